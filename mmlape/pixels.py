@@ -9,6 +9,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image, ImageOps
 
 ARRAYS, TIFFS = ('.npy',), ('.tif', '.tiff')
 MOST_PIXELS = 1e9  # of a coordinate, far above real data
@@ -75,6 +76,23 @@ def _of_tiff(name: str) -> np.ndarray | None:
     order = [axes.index('Y'), axes.index('X'), *others]
     rest = [number for number in range(pixels.ndim) if number not in order]
     return pixels.transpose(*order, *rest).reshape([pixels.shape[number] for number in order])
+
+
+def pixels_of(image: Image.Image, plain: bool = True) -> np.ndarray:
+    """Pixels of a PIL image, turned as its EXIF data say: BGR ``(H, W, 3)`` uint8, or as they are, ``(H, W, C)``.
+
+    Raises:
+        TypeError: If a ``plain`` image has more than 8 bits, which PIL would cut off.
+    """
+    image = ImageOps.exif_transpose(image)
+    if plain or image.mode == 'P':
+        if image.mode[0] in 'IF':
+            raise TypeError(f'an image must have 8 bits, got a PIL image of mode {image.mode!r}')
+        image = image.convert('RGB')
+    pixels = np.array(image)
+    if plain:
+        return np.ascontiguousarray(pixels[..., ::-1])
+    return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def is_plain(pixels: np.ndarray) -> bool:

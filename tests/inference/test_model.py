@@ -137,6 +137,38 @@ def test_a_large_image_is_told_of_once_unless_it_is_in_tiles(models, monkeypatch
     assert len(result) and (result.boxes[:, 2] <= 300).all()
 
 
+def test_pil_images_and_named_files(models, tmp_path):
+    """Turned as their EXIF data say, like files; grey ones and those with alpha are RGB."""
+    model, pixels = models['mmseg'], image(48, 75)
+    picture = Image.fromarray(pixels[..., ::-1])
+    picture.save(tmp_path / 'a.png')
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    Image.fromarray(np.rot90(pixels[..., ::-1]).copy()).save(tmp_path / 'b.png', exif=exif)
+    with Image.open(tmp_path / 'b.png') as turned:
+        given = [
+            tmp_path / 'a.png',
+            ('mine', str(tmp_path / 'a.png')),
+            picture,
+            picture.convert('RGBA'),
+            turned,
+        ]
+        found = list(model.predict(given))
+    assert [each.name for each in found] == [
+        str(given[0]),
+        'mine',
+        '2',
+        '3',
+        str(tmp_path / 'b.png'),
+    ]
+    assert all((each.image == pixels).all() for each in found)
+    (grey,) = model.predict(picture.convert('L'))
+    assert (grey.image == np.array(picture.convert('L'))[..., None]).all()
+    assert model.network_input(picture)[0].equal(model.network_input(pixels)[0])
+    with pytest.raises(TypeError, match="8 bits, got a PIL image of mode 'I;16'"):
+        list(model.predict(Image.new('I;16', (9, 9))))
+
+
 def test_wrong_images_and_options(models, tmp_path):
     model = models['mmseg']
     (tmp_path / 'a.jpg').write_text('no image')

@@ -18,6 +18,7 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -32,7 +33,7 @@ from mmlape.config_text import config_text
 from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
-from mmlape.pixels import picture_of
+from mmlape.pixels import picture_of, pixels_of
 from mmlape.registry import TRANSFORMS
 from mmlape.training.load_image import LoadImage
 from mmlape.training.stop_hooks import all_finite
@@ -45,7 +46,7 @@ from .tiles import LogitMean, Tile, input_side, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
-Picture = str | Path | np.ndarray
+Picture = str | Path | np.ndarray | Image.Image
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
 _NARROW = 20  # sides to one another, from which on resizing may leave nothing
 
@@ -113,7 +114,7 @@ class Model:
 
     def predict(
         self,
-        images: Picture | Iterable[Picture | tuple[str, np.ndarray]],
+        images: Picture | Iterable[Picture | tuple[str, Picture]],
         batch: int = 1,
         score: float = 0.3,
         tile: int | None = None,
@@ -123,8 +124,8 @@ class Model:
         """Yield what the model finds, image after image, as they are asked for.
 
         Args:
-            images: One or several: files, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and an array. Of a
-                model for other images (``mmlape.LoadImage``), arrays ``(H, W, C)`` as in its files.
+            images: One or several: files, PIL images, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and one
+                of them. Of a model for other images (``mmlape.LoadImage``), arrays ``(H, W, C)`` as in its files.
             batch: Images, or tiles, per pass. Default 1.
             score: Minimum score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
             tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
@@ -135,7 +136,7 @@ class Model:
 
         Raises:
             ValueError: If an option is out of range, or an image cannot be read.
-            TypeError: If an image is neither a file's name nor such an array.
+            TypeError: If an image is none of these.
         """
         check_positive_int('batch', batch)
         check_rate('score', score, with_one=True)
@@ -143,7 +144,7 @@ class Model:
             raise ValueError(
                 'with_whole is for detectors and goes with tile (--global with --tile)'
             )
-        several = [images] if isinstance(images, (str, Path, np.ndarray)) else images
+        several = [images] if isinstance(images, Picture) else images
         named = (self._opened(number, image) for number, image in enumerate(several))
         if tile is not None:
             tiles_of(1, 1, tile, overlap)  # refused here, not with the first image
@@ -242,9 +243,13 @@ class Model:
         return Result(picture, name, self.classes, palette=self.palette, pixels=pixels)
 
     def _opened(self, number: int, image: Any) -> tuple[str, np.ndarray]:
+        name, image = image if isinstance(image, tuple) else (None, image)
         if isinstance(image, (str, Path)):
-            return str(image), self.read(image)
-        name, image = image if isinstance(image, tuple) else (str(number), image)
+            return name or str(image), self.read(image)
+        if isinstance(image, Image.Image):
+            name = name or getattr(image, 'filename', None)
+            image = pixels_of(image, self.loader is None)
+        name = name or str(number)
         if self.loader is not None and isinstance(image, np.ndarray):
             return name, self.loader.checked(image, name)
         if not (
@@ -260,7 +265,7 @@ class Model:
                 else type(image).__name__
             )
             raise TypeError(
-                f'an image must be a file or a uint8 array (H, W, 3) in BGR, not empty, got {what}'
+                f'an image must be a file, a PIL image, or a uint8 array (H, W, 3) in BGR, not empty, got {what}'
             )
         return name, image
 
@@ -317,9 +322,10 @@ class Model:
             return_freed_memory()
         return label_map
 
-    def network_input(self, image: np.ndarray) -> tuple[Tensor, tuple[float, float]]:
+    def network_input(self, image: Picture) -> tuple[Tensor, tuple[float, float]]:
         """Return the network's input for an image as :meth:`predict` takes them: ``(1, C, height, width)``, padded to
         the right and below; and by how much the image was resized down and across."""
+        _, image = self._opened(0, image)
         with DefaultScope.overwrite_default_scope(self.scope):
             data = self.model.data_preprocessor(self._preprocess([image]), False)
         rows, columns = data['data_samples'][0].img_shape[:2]

@@ -16,6 +16,7 @@ import torch
 from mmengine.config import Config
 from mmengine.model import BaseModule, ImgDataPreprocessor
 from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
 from torch import Tensor, nn
 
 from mmlape.apps.inference.reading import IMAGES
@@ -25,6 +26,7 @@ from mmlape.checkpoints.matching import match, misfits
 from mmlape.checkpoints.reading import read_checkpoint
 from mmlape.checks import check_grid, check_layers, check_option, check_positive_int
 from mmlape.norm import DTN
+from mmlape.pixels import pixels_of
 from mmlape.position import JoinedPosition, MergedPosition
 from mmlape.shipped import read_config
 
@@ -133,13 +135,15 @@ def find_images(paths: Sequence[str | Path], maximum: int | None = None) -> list
 
 
 def read_images(
-    config: Config, paths: Sequence[Path], size: int | tuple[int, int] | None = None
+    config: Config,
+    paths: Sequence[str | Path | Image.Image],
+    size: int | tuple[int, int] | None = None,
 ) -> Iterator[Tensor]:
     """Read images one at a time, ``(1, 3, height, width)`` float32, normalized as the config's data preprocessor does.
 
     Args:
         config: Of a detector, a segmentor or a classifier; without ``data_preprocessor`` pixels are BGR, 0 to 255.
-        paths: Image files.
+        paths: Image files or PIL images.
         size: Resize to this height and width, one integer or a pair. Default None: as they are. Never padded.
 
     Raises ValueError if a file cannot be decoded, or ``size`` is less than 1."""
@@ -153,7 +157,10 @@ def read_images(
     preprocess = ImgDataPreprocessor(**given)
     for path in paths:
         try:
-            pixels = mmcv.imread(str(path), channel_order='bgr')
+            if isinstance(path, Image.Image):
+                pixels = pixels_of(path)
+            else:
+                pixels = mmcv.imread(str(path), channel_order='bgr')
         except (OSError, cv2.error):
             pixels = None
         if pixels is None:
