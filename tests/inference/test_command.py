@@ -173,7 +173,7 @@ def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
     ]  # fmt: skip
     video = mmcv.VideoReader(str(tmp_path / 'found/pictures/clip.mp4'))
     assert (
-        len(video) == 4 and video.fps == 5 and video.resolution == (12 * 64, 12 * 40 + 26)
+        len(video) == 4 and video.fps == 5 and video.resolution == (12 * 64, 12 * 40 + 22)
     )  # a legend
     images = json.loads((tmp_path / 'found/predictions.json').read_text())['images']
     assert [entry.get('frame') for entry in images] == [0, 1, 2, 3, None]

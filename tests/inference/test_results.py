@@ -108,6 +108,7 @@ def test_a_line_and_a_picture_for_notebooks():
     wide = replace(result(), image=np.zeros((100, 4000, 3), np.uint8))
     shown = cv2.imdecode(np.frombuffer(wide._repr_png_(), np.uint8), cv2.IMREAD_COLOR)
     assert shown.shape == (40, 1600, 3)
+    assert replace(wide, image=wide.image[:1])._repr_png_()
 
 
 def test_detections_of_supervision(monkeypatch):

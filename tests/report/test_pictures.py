@@ -13,7 +13,7 @@ from mmseg.structures import SegDataSample
 from mmlape.apps.inference import Result, read_image
 from mmlape.apps.inference.drawing import draw, side_by_side
 from mmlape.apps.inference.results import MaskCrop, write_picture
-from mmlape.apps.inference.samples import prediction_of
+from mmlape.apps.inference.samples import prediction_of, truth_of
 from mmlape.apps.report import PictureHook
 
 CLASSES = ('cat', 'dog')
@@ -81,6 +81,8 @@ def test_label_maps_and_panoptic_maps(image, tmp_path):
     assert same(picture_of(sample, image, tmp_path), draw(found))
     sample.gt_sem_seg = PixelData(data=labels)
     assert same(picture_of(sample, image, tmp_path), side_by_side(found, found))
+    with_boxes = DetDataSample(gt_sem_seg=PixelData(data=labels), pred_instances=InstanceData())
+    assert truth_of(with_boxes) is None, 'that of stuff, as HTC has it, is of another kind'
     ids = labels.clone()
     ids[:, :20], ids[:, 20:30, :10] = 1001, 2  # a dog, and nothing known
     panoptic = DetDataSample(pred_panoptic_seg=PixelData(sem_seg=ids))

@@ -47,8 +47,11 @@ def draw(result: Result, longest: int | None = None, frame: bool = False) -> np.
     return _with_legend(drawn, entries, all_entries if frame else None)
 
 
-def side_by_side(truth: Result, found: Result, longest: int | None = None) -> np.ndarray:
-    """Truth left, prediction right, and one legend; as :func:`draw`, ``longest`` for each of them."""
+def side_by_side(truth: Result, found: Result, longest: int = 30_000) -> np.ndarray:
+    """Truth left, prediction right, and one legend; as :func:`draw`, ``longest`` for each of them.
+
+    By default, two of them fit into a JPEG file.
+    """
     left, right = (_without_legend(each, longest) for each in (truth, found))
     between = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
     present = [*_present(truth), *_present(found)]
@@ -65,12 +68,11 @@ def _without_legend(
         of_boxes = separated(INSTANCES)[np.arange(len(result)) % INSTANCES, ::-1]
     drawn = _painted(result, colours, of_boxes)
     side = max(drawn.shape)
-    if longest is not None and side > longest:
-        scale = longest / side
-        drawn = cv2.resize(drawn, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    else:
-        scale = max(1, _READABLE // side)
-        drawn = np.repeat(drawn.repeat(scale, axis=0), scale, axis=1)
+    most = longest or max(side, _READABLE)
+    scale = most / side if side > most else max(1, min(most, _READABLE) // side)
+    size = [max(1, round(scale * length)) for length in drawn.shape[1::-1]]
+    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+    drawn = cv2.resize(drawn, size, interpolation=how)
     _draw_boxes(drawn, (scale * result.boxes).round().astype(int), of_boxes, _texts(result))
     return drawn
 
@@ -211,7 +213,7 @@ def _with_legend(
     if not reserved:
         return drawn
     height, width = drawn.shape[:2]
-    letters = int(np.clip(width // 50, _TEXT, 64))
+    letters = int(np.clip(width // 70, _TEXT, 64))
     line = round(1.5 * text_size('x', letters)[1])
     column = 2 * line + max(text_size(entry.name, letters)[0] for entry in reserved)
     width = max(width, column)

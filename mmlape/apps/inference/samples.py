@@ -48,19 +48,17 @@ def prediction_of(sample: Any, classes: Sequence[str], score: float) -> dict[str
 
 
 def truth_of(sample: Any, scale: np.ndarray | None = None) -> dict[str, Any] | None:
-    """Ground truth as options of a :class:`Result`; None where the sample has none of its image's size.
+    """Ground truth as options of a :class:`Result`, of the kind of the prediction; None where the sample has none of
+    its image's size.
 
     Args:
         sample: The sample.
         scale: What ``(x, y)`` of the boxes were multiplied by. Default None: they are those of the file.
     """
-    if 'gt_sem_seg' in sample:
-        labels = as_array(sample.gt_sem_seg.data)[0]
-        return (
-            dict(label_map=labels)
-            if labels.shape == tuple(sample.get('ori_shape', ())[:2])
-            else None
-        )
+    if 'pred_sem_seg' in sample or 'pred_panoptic_seg' in sample:
+        labels = as_array(sample.gt_sem_seg.data)[0] if 'gt_sem_seg' in sample else np.empty(0)
+        size = tuple(sample.get('ori_shape', ())[:2])
+        return dict(label_map=labels) if labels.shape == size else None
     if 'gt_instances' not in sample or 'bboxes' not in sample.gt_instances:
         return None
     truth = instances_of(sample.gt_instances)

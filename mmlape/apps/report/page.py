@@ -19,12 +19,12 @@ from .tally import IOU, SCORE, Example, Tally
 
 _MOST_CLASSES = 24  # a larger matrix does not fit a screen: its commonest confusions are listed
 _LISTED = 20
-_LONGEST = 640  # pixels of an image's longer side
+_LONGEST = 540  # pixels of an image's longer side
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: right }
-.grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(28rem, 100%), 1fr)) }
+.grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(60rem, 100%), 1fr)) }
 th:first-child, td:first-child { text-align: left }
 img { max-width: 100% } figure { margin: 0 } pre { overflow-x: auto; background: #f5f5f5; padding: 1rem }
 """
