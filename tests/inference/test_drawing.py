@@ -63,6 +63,7 @@ def test_only_a_palette_of_these_classes_is_used():
     random = BaseSegDataset(metainfo=dict(classes=('a', 'b')), lazy_init=True).metainfo['palette']
     assert colours_of(coco['classes'], coco['palette']).tolist() == [*map(list, coco['palette'])]
     assert colours_of(('a', 'b'), own).tolist() == [*map(list, own)]
+    assert colours_of(('Background', 'a')).tolist() == [[0, 0, 0], separated(2)[1].tolist()]
     assert colours_of(NUCLEI, own[:1]).tolist() == [[1, 2, 3]]
     for classes, palette in (
         (others, coco['palette']), (('a', 'b'), coco['palette']), (('a', 'b'), random),

@@ -34,10 +34,12 @@ _OKLAB = (
 
 
 def colours_of(classes: Sequence[str], palette: Any = None) -> np.ndarray:
-    """RGB colours ``(len(classes), 3)`` uint8: the data set's ``palette`` if it is one of these classes, else ours."""
+    """RGB colours ``(len(classes), 3)`` uint8: the data set's ``palette`` if it is one of these classes, else ours, with
+    black for a class that is called background."""
     if _is_own(classes, palette):
         return np.array(palette, np.uint8)
-    return separated(len(classes))
+    background = [name.lower().strip('_') == 'background' for name in classes]
+    return np.where(np.array(background)[:, None], np.uint8(0), separated(len(classes)))
 
 
 def is_by_instance(classes: Sequence[str], palette: Any = None) -> bool:
