@@ -175,12 +175,12 @@ def report(options, data, best):
     """Draw predictions, and print the best figures."""
     from mmlape.apps import inference
     from mmlape.apps.fit import compare_with_truth
-    from mmlape.apps.report import best_scores, read_curves
+    from mmlape.apps.report import best_scores, for_people, read_curves
 
     work_dir, out = options.out / 'training', options.out
     model = inference.load(work_dir)
     pictures = compare_with_truth(model, data, out / 'pictures', score=options.score)
-    for name, value in best_scores(read_curves(work_dir), best).items():
+    for name, value in for_people(best_scores(read_curves(work_dir), best)).items():
         print(f'  {name:<32} {value:g}')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')

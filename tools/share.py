@@ -38,7 +38,7 @@ def parse_arguments():
 
 def logged_metrics(path):
     """Metrics that a work dir has logged of a checkpoint; of its best, else last one for the work dir itself."""
-    from mmlape.apps.report.curves import NO_METRICS, read_curves
+    from mmlape.apps.report import for_people, read_curves
     from mmlape.training.last_checkpoint import best_checkpoint
 
     folder = path if path.is_dir() else path.parent
@@ -47,7 +47,7 @@ def logged_metrics(path):
     wanted = [best] if best else []
     steps = [int(number) for each in wanted for number in re.findall(r'\d+', each.stem)[-1:]]
     rows = [row for row in rows if not wanted or row['step'] in steps]
-    return {name: value for name, value in (rows or [{}])[-1].items() if name not in NO_METRICS}
+    return for_people((rows or [{}])[-1])
 
 
 def read_metrics(path):

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from mmlape.apps.fit import OwnData, Part, compare_with_truth, truths
 from mmlape.apps.inference import Result
-from mmlape.apps.report import best_scores, draw_curves, read_curves, write_table
+from mmlape.apps.report import best_scores, draw_curves, for_people, read_curves, write_table
 from mmlape.apps.report.curves import is_validation
 
 ROWS = [
@@ -42,6 +42,18 @@ def test_curves_of_all_runs_in_order(tmp_path):
     assert best_scores(ROWS, 'mIoU') == {'mIoU': 20.0, 'step': 1}
     assert best_scores(ROWS[:2], 'mIoU') == {}
     assert best_scores(ROWS, 'mIoU', least=True)['mIoU'] == min(row.get('mIoU', 99) for row in ROWS)
+
+
+def test_metrics_have_names_for_people_and_nothing_that_was_not_measured():
+    """MMDetection calls the AP of a class precision: that of the masks, where it evaluates them after the boxes."""
+    boxes = {'coco/RBC_precision': 0.4, 'coco/bbox_mAP': 0.5, 'coco/bbox_mAP_s': -1.0, 'step': 2}
+    assert for_people(boxes) == {'box AP': 0.5, 'box AP of RBC': 0.4}
+    masks = {'coco/RBC_precision': float('nan'), 'coco/bbox_mAP': 0.5, 'coco/segm_mAP_50': 0.6}
+    assert for_people(masks) == {'box AP': 0.5, 'mask AP50': 0.6}
+    assert [*for_people({**masks, 'coco/RBC_precision': 0.3})][-1] == 'mask AP of RBC'
+    maps = {'mIoU': 40.0, 'aAcc': 90.0, 'time': 0.1, 'own/thing': 1.0}
+    assert for_people(maps) == {'mIoU': 40.0, 'pixel accuracy': 90.0, 'own/thing': 1.0}
+    assert [*for_people({'a/bbox_mAP': 0.1, 'b/bbox_mAP': 0.2})] == ['a/bbox_mAP', 'b/bbox_mAP']
 
 
 def test_curves_are_of_the_last_training(tmp_path):

@@ -213,11 +213,11 @@ def test_the_command(commands, tmp_path, monkeypatch):
     (logs / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
     commands('share.py', work_dir / 'epoch_5.safetensors', tmp_path / 'shared', '--data', 'mine')
     card = Path(tmp_path, 'shared', 'README.md').read_text()
-    assert '| coco/bbox_mAP | 0.5 |' in card and '| data | mine |' in card
+    assert '| box AP | 0.5 |' in card and '| data | mine |' in card
     assert '| training | `mmlape fit IMAGES --model swin` |' in card
     commands('share.py', tmp_path / 'shared', tmp_path / 'again')  # knows what it was
     again = Path(tmp_path, 'again', 'README.md').read_text()
-    assert '| coco/bbox_mAP | 0.5 |' in again and '| training | not stated |' in again
+    assert '| box AP | 0.5 |' in again and '| training | not stated |' in again
     commands('share.py', 'nuclei', tmp_path / 'nuclei')
     card = Path(tmp_path, 'nuclei', 'README.md').read_text()
     page = ' '.join((REPO / 'docs' / 'predict.md').read_text().split())

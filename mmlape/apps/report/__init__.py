@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'curves': ('best_scores', 'draw_curves', 'read_curves', 'save_figure', 'write_table'),
         'hook': ('ReportHook',),
+        'names': ('for_people', 'names_of'),
         'pictures': ('PictureHook',),
         'tally': ('Example', 'Tally'),
     },

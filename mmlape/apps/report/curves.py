@@ -59,9 +59,11 @@ def write_table(rows: Sequence[dict[str, float]], path: Path) -> None:
     atomic_write(path, text.getvalue().encode())
 
 
-def draw_curves(rows: Sequence[dict[str, float]], best: str | None, path: Path) -> None:
+def draw_curves(
+    rows: Sequence[dict[str, float]], best: str | None, path: Path, name: str | None = None
+) -> None:
     """The loss and, where there is one, the metric ``best`` by epoch, as PNG; by iteration, where a training counts
-    those."""
+    those. ``name``: what the metric is called in the picture. Default None: ``best``."""
     losses = [row for row in rows if 'loss' in row]
     scores = [(row['step'], row[best]) for row in rows if best in row]
     by_epoch = bool(losses) and 'epoch' in losses[-1]
@@ -73,7 +75,7 @@ def draw_curves(rows: Sequence[dict[str, float]], best: str | None, path: Path) 
     axes[0].set(xlabel=unit, ylabel='training loss', ylim=(0, None))
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
-        axes[1].set(xlabel=unit, ylabel=best, ylim=(0, None))
+        axes[1].set(xlabel=unit, ylabel=name or best, ylim=(0, None))
     save_figure(figure, path)
 
 

@@ -23,6 +23,7 @@ from mmlape.registry import HOOKS
 
 from . import page
 from .curves import NO_METRICS, best_scores, draw_curves, is_validation, read_curves, write_table
+from .names import names_of
 from .tally import Tally
 
 _SCOPES = ('mmdet', 'mmseg', 'mmpretrain')  # whose data samples are counted
@@ -110,7 +111,7 @@ class ReportHook(Hook):
                 rules.update(zip(each.key_indicators, each.rules))
         at_best = best_scores(rows, best, rules.get(best) == 'less') if best else {}
         write_table(rows, out / 'curves.csv')
-        draw_curves(rows, best, out / 'curves.png')
+        draw_curves(rows, best, out / 'curves.png', names_of(at_best).get(best or ''))
         sections = [
             ('Metrics', page.scores(at_best, validated[-1]) if best else ''),
             ('Curves', page.picture(out / 'curves.png')),

@@ -14,7 +14,7 @@ import numpy as np
 from mmlape.apps.inference.drawing import side_by_side
 from mmlape.apps.inference.results import Result, read_picture
 
-from .curves import NO_METRICS
+from .names import for_people
 from .tally import IOU, SCORE, Example, Tally
 
 _MOST_CLASSES = 24  # a larger matrix does not fit a screen: its commonest confusions are listed
@@ -48,8 +48,6 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value == -1:  # COCO's mark for nothing to measure
-        return '-'
     return f'{value:.4g}' if isinstance(value, float) else escape(str(value))
 
 
@@ -119,6 +117,7 @@ def _shaded(count: int, share: float, as_count: bool) -> str:
 
 def scores(best: Mapping[str, float], last: Mapping[str, float]) -> str:
     """Metrics of the best and of the last validation."""
-    rows = [(name, best[name], last.get(name, '')) for name in best if name not in NO_METRICS]
+    then, now = for_people(best), for_people(last)
+    rows = [(name, value, now.get(name, '')) for name, value in then.items()]
     head = ('', f'best (step {best.get("step")})', f'last (step {last.get("step")})')
     return table(rows, head)
