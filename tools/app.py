@@ -61,6 +61,8 @@ def serve(options, folder):
     model = load(
         options.model, options.config, options.device, optimized=False, trust=options.trust
     )
+    if note := model.score_note('the slider'):
+        print(note)
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
     examples = options.example
     for path in examples:

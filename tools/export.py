@@ -143,7 +143,9 @@ def job_of(options, model, size):
             f'--size {size[0]}x{size[1]} --dynamic size: this model takes images of at least {least[0]}x{least[1]}, '
             'to which a runtime pads smaller ones'
         )
-    known = settings.runtime_settings(model.cfg, network, model.classes, None if any_size else size)
+    known = settings.runtime_settings(
+        model.cfg, network, model.classes, None if any_size else size, model.score
+    )
     images = None
     if options.int8:
         count = min(100, len(image_files(options.int8)))
@@ -194,6 +196,8 @@ def main():
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
+        if note := model.score_note('--score of the runtime'):
+            print(note)
         if options.max_boxes:
             limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]

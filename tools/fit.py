@@ -3,7 +3,7 @@
     mmlape fit DATA [--model NAME] [--task detect|instance|segment] [--epochs N] [--size S] [--batch B] [--val 0.2]
         [--out DIR] [--weights default|none|FILE|DIR] [--lr LR] [--augment none|light|strong] [--negatives] [--ema]
         [--patience N] [--full|--lora RANK|--frozen [--views N]] [--train-ann FILE] [--val-ann FILE]
-        [--workers N] [--seed N] [--score 0.3] [--dry-run]
+        [--workers N] [--seed N] [--score S] [--dry-run]
     mmlape fit --list
 
 Writes OUT/fit.py, a short config for you to change (`mmlape train OUT/fit.py` trains it), OUT/resolved.py, which
@@ -31,7 +31,11 @@ def parse_arguments():
     parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
     parser.add_argument('--task', choices=TASKS, help='default: what the data are for')
     parser.add_argument('--out', type=Path, help='default: fits/FOLDER')
-    parser.add_argument('--dry-run', action='store_true', help='write the configs, train nothing')
+    parser.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='write the configs, train nothing',
+    )
     add_data_options(parser.add_argument_group('data'))
     add_training_options(parser.add_argument_group('training'))
     options = parser.parse_args()
@@ -65,7 +69,8 @@ def add_data_options(group):
         '--workers', type=int, default=2, help='processes that load images (%(default)s)'
     )
     group.add_argument(
-        '--score', '--conf', '--score-thr', type=float, default=0.3, help='of boxes in pictures (%(default)s)'
+        '--score', '--conf', '--score-thr', type=float,
+        help="of boxes in pictures (that of the best F1 in the model's validation)",
     )  # fmt: skip
 
 
@@ -120,7 +125,8 @@ def prepare(options):
 
     how = FitOptions(**{part.name: getattr(options, part.name) for part in fields(FitOptions)})
     out = options.out
-    check_rate('--score', options.score, with_one=True)
+    if options.score is not None:
+        check_rate('--score', options.score, with_one=True)
     if (out / 'fit.py').exists():
         raise ValueError(f'{held(out)}; another --out, or removing the folder, begins anew')
     names = [name.strip() for name in options.classes.split(',') if name.strip()]
@@ -179,6 +185,8 @@ def report(options, data, best):
 
     work_dir, out = options.out / 'training', options.out
     model = inference.load(work_dir)
+    if options.score is None and (note := model.score_note()):
+        print(note)
     pictures = compare_with_truth(model, data, out / 'pictures', score=options.score)
     for name, value in for_people(best_scores(read_curves(work_dir), best)).items():
         print(f'  {name:<32} {value:g}')

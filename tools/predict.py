@@ -1,6 +1,6 @@
 """Predict: boxes, masks or label maps for your own images and videos, by a checkpoint or work dir.
 
-    mmlape predict MODEL SOURCE... [--config CONFIG | --trust] [--out FOLDER] [--score 0.3] [--batch N] [--json] [--csv]
+    mmlape predict MODEL SOURCE... [--config CONFIG | --trust] [--out FOLDER] [--score S] [--batch N] [--json] [--csv]
         [--tile SIDE [--overlap 0.2] [--global]] [--no-pictures] [--device DEVICE]
 
 MODEL is a checkpoint with its config inside, as trainings save them, a work dir, or `nuclei`, which comes with the
@@ -37,8 +37,7 @@ def parse_arguments():
         '--conf',
         '--score-thr',
         type=float,
-        default=0.3,
-        help='minimum score of a box (%(default)s)',
+        help="minimum score of a box (that of the best F1 in the model's validation, else 0.3)",
     )
     parser.add_argument('--tile', type=int, help='side of tiles in pixels, for large images')
     parser.add_argument('--overlap', type=float, default=0.2, help='share of a tile (%(default)s)')
@@ -86,6 +85,8 @@ def predict(options):
     out, earlier = folder_of_run(options.out)
     sources = find_sources(options.source, earlier)
     model = load(options.model, options.config, options.device, trust=options.trust)
+    if options.score is None and (note := model.score_note()):
+        print(note)
     frames = Frames(
         sources, model.read, partial(model.check, batch=options.batch, tile=options.tile)
     )

@@ -1,7 +1,7 @@
 """Boxes, masks or label maps of images by a file of `mmlape export`, without torch and without mmlape.
 
     pip install numpy onnxruntime pillow
-    python predict.py MODEL.onnx IMAGE... [--score 0.3] [--out FOLDER]
+    python predict.py MODEL.onnx IMAGE... [--score S] [--out FOLDER]
 
 NumPy and onnxruntime compute; Pillow reads and writes image files.
 """
@@ -44,8 +44,9 @@ class Model:
         self.settings = json.loads(about)
         self.classes = self.settings['classes']
 
-    def predict(self, image, score=0.3):
-        """What is in an image ``(H, W, C)``: RGB, uint8, or of ``settings['channels']`` as in its file.
+    def predict(self, image, score=None):
+        """What is in an image ``(H, W, C)``: RGB, uint8, or of ``settings['channels']`` as in its file; boxes of at
+        least this score, by default the file's.
 
         A dict with `boxes` (N, 4), x1, y1, x2, y2 in pixels, `scores`, `labels` and, if the model has masks, `masks`
         (N, H, W); or with `label_map` (H, W); or with `panoptic` (H, W), label + 1000 * number of the instance.
@@ -57,7 +58,7 @@ class Model:
         found = self._run(self._resized(image, rows, columns))
         if 'panoptic' in found:
             return dict(panoptic=_nearest(found['panoptic'][:rows, :columns], height, width))
-        kept = found['scores'] >= score
+        kept = found['scores'] >= (self.settings.get('score', 0.3) if score is None else score)
         found = {name: value[kept] for name, value in found.items()}
         scale = np.array([width / columns, height / rows] * 2, np.float32)
         limit = np.array([width, height] * 2, np.float32)
@@ -200,7 +201,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('model')
     parser.add_argument('images', nargs='+', type=Path)
-    parser.add_argument('--score', type=float, default=0.3)
+    parser.add_argument('--score', type=float, help="minimum score of a box (the file's)")
     parser.add_argument('--out', type=Path, default=Path('drawn'))
     options = parser.parse_args()
     targets = [options.out / f'{path.stem}.png' for path in options.images]

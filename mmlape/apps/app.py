@@ -155,7 +155,9 @@ def build(
             )
         if examples:
             gr.Examples([*examples], file if own else image, cache_examples=False)
-        score = gr.Slider(0, 1, 0.3, step=0.01, label='minimum score', visible=boxes)
+        score = gr.Slider(
+            0, 1, answers.model.score, step=0.001, label='minimum score', visible=boxes
+        )
         rows = gr.Dataframe(headers=head, interactive=False, label='table')
         if own:
             file.change(answers.open, [file, score], [image, picture, rows, found], api_name='open')

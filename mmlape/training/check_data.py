@@ -231,7 +231,7 @@ class CheckDataHook(Hook):
         if max_decode is not None:
             max_decode = check_positive_int('max_decode', max_decode, minimum=0)
         self.max_decode = max_decode
-        self._checked: set[str] = set()
+        self.checked: dict[str, list[DataReport]] = {}  # of this process, by the split
 
     def before_run(self, runner: Runner) -> None:
         """Check the data sets of the loops that are about to run, unless :meth:`before_build` has."""
@@ -239,8 +239,8 @@ class CheckDataHook(Hook):
 
     def before_build(self, runner: Runner, splits: Sequence[str]) -> None:
         """Check the named data sets (stage of :class:`EarlyHookRunner`)."""
-        splits = [name for name in splits if name not in self._checked]
-        self._checked.update(splits)
+        splits = [name for name in splits if name not in self.checked]
+        self.checked.update({name: [] for name in splits})
         main_process_says(lambda: self._check(runner, splits), DataError)
 
     def _check(self, runner: Runner, splits: Sequence[str]) -> None:
@@ -253,7 +253,9 @@ class CheckDataHook(Hook):
         says: Callable[[str], Any] = lambda text: None,
     ) -> None:
         """Raise DataError if a data set of these splits has a problem; ``says`` gets the notes of each before."""
-        reports = [report for split in splits for report in self.reports(cfg, split)]
+        found = {split: self.reports(cfg, split) for split in splits}
+        self.checked.update(found)
+        reports = [report for some in found.values() for report in some]
         for report in reports:
             says('\n  - '.join([report.title, *report.notes]))
         _stop('the data do not fit the config', reports)

@@ -63,11 +63,14 @@ def repeated(values: Iterable) -> list:
 
 @dataclass
 class DataReport:
-    """Problems (training must not start) and notes (what upstream skips, and why) of one data set."""
+    """Problems (training must not start) and notes (what upstream skips, and why) of one data set; of each class, how
+    many ``images`` it is in (under '' all that were counted) and its ``objects``, boxes or pixels."""
 
     title: str
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    images: Counter[str] = field(default_factory=Counter)
+    objects: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, items: Sequence, what: str) -> None:
         """Add the problem ``N what: examples`` if there are items."""
@@ -216,8 +219,11 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
     reasons = np.select([*map(np.array, skipped.values())], [*skipped], '')
     kept = [box for box, reason in zip(boxes, reasons) if not reason]
     used = [box for box in kept if not box.get('iscrowd')]
-    per_class = Counter(names[box['category_id']] for box in used)
-    numbers = ', '.join(f'{name} {per_class[name]}' for name in classes[:20])
+    report.objects.update(names[box['category_id']] for box in used)
+    pairs = {(box['image_id'], names[box['category_id']]) for box in used}
+    report.images.update(name for _, name in pairs)
+    report.images[''] = len(images)
+    numbers = ', '.join(f'{name} {report.objects[name]}' for name in classes[:20])
     report.notes.append(f'{len(images)} images, {len(used)} usable boxes ({numbers})')
     for reason, number in Counter(reasons[reasons != ''].tolist()).items():
         report.notes.append(f'{number} boxes are skipped by MMDetection: {reason}')
@@ -364,13 +370,19 @@ def _check_labels(
             found['label maps have another size than their image'].append(f'{file} ({sizes})')
         if squeezes and 1 in stored.shape:
             found[_THIN].append(file)
-        labels = {value: _label(dataset, value) for value in np.unique(stored).astype(int).tolist()}
+        values, pixels = (each.astype(int) for each in np.unique(stored, return_counts=True))
+        labels = {value: _label(dataset, value) for value in values.tolist()}
         used = {value: label for value, label in labels.items() if label != ignored}
         for value in (v for v, label in used.items() if not 0 <= label < len(classes)):
             found[f'label maps hold the value {value}, {no_class}'].append(file)
         if max(labels, default=0) > 255:
             found['label maps hold values above 255, of which upstream reads 8 bits'].append(file)
         seen.update(used.values())
+        known = [label for label in {*used.values()} if 0 <= label < len(classes)]
+        report.images.update(['', *(classes[label] for label in known)])
+        for label, number in zip(labels.values(), pixels.tolist()):
+            if label in known:
+                report.objects[classes[label]] += number
         if not used:
             blank.append(file)
     for what, files in found.items():

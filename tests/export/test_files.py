@@ -276,8 +276,9 @@ def test_settings_of_a_detector():
     network = SimpleNamespace(
         mean=mean, is_bgr=True, outputs=('boxes',), least=(64, 96), channels=None
     )
-    known = runtime_settings(cfg, network, ('a',), None)
+    known = runtime_settings(cfg, network, ('a',), None, 0.42)
     assert (known['fill'], known['least']) == ([3.0, 2.0, 1.0], [64, 96])
+    assert known['score'] == 0.42
 
 
 def test_the_runtime_pads_and_scales_back(runtime):
@@ -293,6 +294,9 @@ def test_the_runtime_pads_and_scales_back(runtime):
     model._run = lambda image: box
     found = model.predict(np.zeros((65, 128, 3), np.uint8))['boxes']
     np.testing.assert_allclose(found, [[16, 4 * 65 / 33, 64, 16 * 65 / 33]], rtol=1e-5)
+    for own, score, count in ((0.3, None, 1), (0.5, None, 0), (0.5, 0.4, 1)):
+        box['scores'], model.settings['score'] = np.array([0.4]), own
+        assert len(model.predict(np.zeros((65, 128, 3), np.uint8), score)['boxes']) == count
     ids = np.repeat([1, 0], 32)[:, None].repeat(64, axis=1)
     model._run = lambda image: dict(panoptic=ids)
     assert (model.predict(np.zeros((64, 128, 3), np.uint8))['panoptic'] == 1).all()

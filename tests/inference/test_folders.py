@@ -10,6 +10,7 @@ import torch
 from config_utils import REPO
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_config_text import evil
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 import mmlape
 from mmlape.apps.export.verify import made_images
 from mmlape.apps.inference.about import facts_of
+from mmlape.apps.inference.score import best_score
 from mmlape.backbones import VisionTransformer
 from mmlape.checkpoints import CheckpointError, Pretrained, safe_loading
 from mmlape.checkpoints.deltas import is_file, values_of_base
@@ -58,6 +60,32 @@ def test_a_folder_answers_as_the_model(model, folder):
     assert json.loads((folder / 'metrics.json').read_text()) == {'mask AP': 46.3}
     with pytest.raises(ValueError, match='exists already'):
         model.save_folder(folder)
+
+
+def test_the_score_of_the_best_f1_goes_with_the_weights(model, tmp_path, monkeypatch, commands):
+    image = made_images(1, (101, 158))[0].transpose(1, 2, 0).astype('uint8')
+    assert model.score == 0.3 and not model.score_note()
+    monkeypatch.setattr(model, 'own_score', 0.07)
+    model.save(tmp_path / 'one.safetensors')
+    model.save_folder(tmp_path / 'folder')
+    for path in ('one.safetensors', 'folder'):
+        read = mmlape.load(tmp_path / path, None, 'cpu', False)
+        assert read.score == 0.07
+        (found,), (same,) = read.predict(image), read.predict(image, score=0.07)
+        (fewer,) = read.predict(image, score=0.3)
+        assert len(found) == len(same) > len(fewer)
+    Image.fromarray(image).save(tmp_path / 'a.png')
+    line = "minimum score 0.07, the best F1's on the validation images; --score changes it"
+    assert line in commands('predict.py', 'folder', 'a.png', '--no-pictures')
+    assert 'minimum score' not in commands('predict.py', 'folder', 'a.png', '--score', 0.3)
+
+
+@pytest.mark.parametrize('wrong', ['high', 1.5, float('nan'), {}, 10**400])
+def test_a_wrong_score_beside_the_weights_is_refused(wrong):
+    assert best_score(dict(meta=dict(score_threshold='0.4')), 'a.pth') == 0.4
+    assert best_score(dict(meta=[]), 'a.pth') is None
+    with pytest.raises(CheckpointError, match='its score_threshold is not a number from 0'):
+        best_score(dict(meta=dict(score_threshold=wrong)), 'a.pth')
 
 
 def test_nothing_in_a_folder_is_run(folder):

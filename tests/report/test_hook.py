@@ -1,4 +1,4 @@
-"""The report's hook: two processes add up, and a report that fails ends no training."""
+"""The report's hook: two processes add up, checkpoints know the score of their best F1, a failure ends no training."""
 
 import json
 import logging
@@ -6,19 +6,28 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
-from mmengine.structures import PixelData
+from mmengine.logging import MessageHub
+from mmengine.model import BaseModel
+from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
+from toy_training import toy_config, toy_run
 
 from mmlape.apps.report import ReportHook
+from mmlape.registry import DATASETS, METRICS, MODELS
 
 
 def runner(folder, **more):
     dataset = SimpleNamespace(metainfo=dict(classes=('a', 'b')))
     loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
     cfg = Config(dict(default_scope='mmseg'))
-    return SimpleNamespace(val_loop=loop, cfg=cfg, work_dir=str(folder), **more)
+    hub, model = MessageHub(str(folder)), torch.nn.Linear(2, 1)
+    parts = dict(val_loop=loop, cfg=cfg, message_hub=hub, model=model, experiment_name='test')
+    return SimpleNamespace(work_dir=str(folder), **parts, **more)
 
 
 def sample(path, truth, found):
@@ -84,3 +93,88 @@ def test_a_report_that_fails_is_logged(tmp_path, caplog):
     (folder / 'scalars.json').write_text('{"loss": ')  # a line that a kill has cut
     ReportHook().after_train(runner(tmp_path, logger=logger))  # nothing was logged: no report
     assert not (tmp_path / 'report.html').exists()
+
+
+BOXES = [[0.0, 0.0, 9.0, 9.0], [20.0, 20.0, 29.0, 29.0]]
+
+
+@DATASETS.register_module(force=True)
+class OneBox(BaseDataset):
+    """An image with a box."""
+
+    METAINFO = dict(classes=('a', 'b'))
+
+    def load_data_list(self):
+        return [{}]
+
+    def prepare_data(self, index):
+        truth = InstanceData(
+            bboxes=torch.tensor(BOXES[:1]), labels=torch.zeros(1, dtype=torch.long)
+        )
+        sample = DetDataSample(gt_instances=truth)
+        return dict(inputs=torch.zeros(3, 30, 30, dtype=torch.uint8), data_samples=sample)
+
+
+@MODELS.register_module(force=True)
+class Sinking(BaseModel):
+    """Finds the box, and a wrong one with half of its score, which sinks by 0.1 in each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = torch.nn.Parameter(torch.tensor(0.9))
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        if mode == 'loss':
+            return dict(loss=self.score)
+        scores = self.score.detach() * torch.tensor([1, 0.5])
+        labels = torch.zeros(2, dtype=torch.long)
+        found = InstanceData(bboxes=torch.tensor(BOXES), labels=labels, scores=scores)
+        data_samples[0].pred_instances = found
+        return data_samples
+
+
+@METRICS.register_module(force=True)
+class BestAt2(BaseMetric):
+    epoch = 0
+
+    def process(self, data_batch, data_samples):
+        self.results.append(0)
+
+    def compute_metrics(self, results):
+        self.epoch += 1
+        return dict(mIoU=-abs(self.epoch - 2.0))
+
+
+def test_checkpoints_know_the_score_of_the_best_f1_of_their_own_weights(tmp_path):
+    """With averaged weights, which the validation sees; those that were not validated know none."""
+    cfg = toy_config(
+        tmp_path, by_epoch=True, default_scope='mmdet', model=dict(type='mmlape.Sinking'),
+        train_cfg=dict(type='EpochBasedTrainLoop', max_epochs=3), param_scheduler=None,
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)), log_level='WARNING',
+        val_evaluator=dict(type='mmlape.BestAt2'), checkpoint=dict(by_epoch=True, interval=1),
+    )  # fmt: skip
+    for name in ('train_dataloader', 'val_dataloader'):
+        sampler = dict(type='DefaultSampler', shuffle=False)
+        cfg[name] = dict(
+            batch_size=1, num_workers=0, sampler=sampler, dataset=dict(type='mmlape.OneBox')
+        )
+    cfg.custom_hooks = [dict(type='EMAHook', momentum=0.5)]
+    cfg.default_hooks.update(
+        report=dict(type='mmlape.ReportHook'), logger=dict(type='LoggerHook', interval=1)
+    )
+    run = toy_run(cfg)
+    stored = {}
+    for path in tmp_path.glob('*.pth'):
+        content = torch.load(path, weights_only=False)
+        stored[path.name] = content['meta'].get('score_threshold')
+        if stored[path.name]:  # between the wrong box and the right one
+            expected = 0.75 * content['state_dict']['score'].item()
+            assert stored[path.name] == pytest.approx(expected, abs=2e-3)
+    assert stored.keys() == {'best_mIoU_epoch_2.pth', 'epoch_2.pth', 'epoch_3.pth'}
+    assert stored['best_mIoU_epoch_2.pth'] == stored['epoch_2.pth'] > 0
+    assert stored['epoch_3.pth'] is None
+    report = (tmp_path / 'report.html').read_text()
+    assert f'at a minimum score of {stored["epoch_2.pth"]:g},' in report
+    assert '<td>F1 of boxes</td><td>1</td>' in report and 'Sinking</td>' in report
+    logged = run.message_hub.get_scalar('val/boxes/score')
+    assert len(logged._log_history) == 3 and logged._log_history[1] == stored['epoch_2.pth']

@@ -1,5 +1,7 @@
 """What a report counts, by hand, and the page that shows it."""
 
+from collections import Counter
+
 import cv2
 import numpy as np
 import torch
@@ -9,6 +11,8 @@ from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
 
 from mmlape.apps.report import Tally, page
+from mmlape.apps.report.classes import class_table, score_figures
+from mmlape.apps.report.rates import BINS, ScoreCounts
 from mmlape.apps.report.tally import match
 
 BOXES = [[0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]
@@ -47,11 +51,40 @@ def test_boxes_right_confused_missed_and_extra():
 
 
 def test_a_found_box_has_one_partner():
-    """The nearer of two of its class; another one of another class gets nothing."""
-    overlap = np.array([[0.6], [0.8], [0.9]])
-    assert match(overlap, np.array([0, 0, 1]), np.array([0])) == [(1, 0)]
-    for iou, pairs in ((0.5, [(0, 0)]), (0.49, [])):
-        assert match(np.array([[iou]]), np.array([0]), np.array([0])) == pairs
+    """The nearest that is left."""
+    assert match(np.array([[0.6, 0.9], [0.8, 0], [0.7, 0.9]])).tolist() == [1, 0]
+    assert match(np.array([[0.5, 0.9], [0.4, 0.6]])).tolist() == [0, 1]
+    for iou, partner in ((0.5, 0), (0.49, -1)):
+        assert match(np.array([[iou]])).tolist() == [partner]
+
+
+def test_precision_recall_and_f1_over_the_score():
+    tally = Tally(2, 1, boxes=True, score=0.9)
+    # A second box at one place is wrong, whatever its score; a low one counts as well.
+    found, scores = [(0, 0), (0, 0), (1, 1), (2, 0), (2, 1)], [0.9, 0.8, 0.61, 0.4, 0.2]
+    tally.add(boxes_sample('a', [(0, 0), (1, 1), (2, 1)], found, scores))
+    other = Tally(2, 1, boxes=True)
+    other.add(boxes_sample('b', [(0, 0)], [(0, 0)], [0.3]))
+    assert other.counts.best() == 150  # the middle of all that include it
+    tally.merge([other])
+    assert tally.confusion.tolist() == [[2, 0, 0], [0, 0, 2], [0, 0, 0]]  # at 0.9, and 0.3
+    rates = tally.counts.rates()
+    for score, right, number in ((0.9, 1, 1), (0.7, 1, 2), (0.61, 2, 3), (0.3, 3, 5), (0, 4, 6)):
+        place = round(score * BINS)
+        expected = [right / number, right / 4, 2 * right / (number + 4)]
+        np.testing.assert_allclose(rates[:, -1, place], expected)
+    assert rates[:, 0, 500].tolist() == [0.5, 0.5, 0.5] and np.isnan(rates[0, 1, 700])
+    assert tally.counts.best() == 100 and tally.total == 2 and tally.images.tolist() == [2, 1]
+    assert ScoreCounts(2).best() is None
+    trained = Counter({'a': 3, 'b': 1, '': 4}), Counter(a=7, b=2000)
+    text = class_table(tally, ('a', 'b'), trained)
+    for row in (
+        '<th>training images (of 4)</th>', '<td>b</td><td>1</td><td>2,000</td><td>1</td><td>2</td>',
+        '<td>all</td><td></td><td>2,007</td><td></td><td>4</td><td>0.667</td><td>1.000</td><td>0.800</td>',
+    ):  # fmt: skip
+        assert row in text
+    shown = score_figures(tally.counts, ('a', 'b'))
+    assert 'is highest, 0.800, at a minimum score of 0.1' in shown and shown.count('<img') == 2
 
 
 def test_true_boxes_that_were_resized():
@@ -69,6 +102,10 @@ def test_label_maps_and_labels():
     tally.add(sample)
     assert tally.confusion.tolist() == [[1, 1, 0], [1, 2, 0], [0, 0, 0]]
     assert tally.best[0].score == (1 / 3 + 2 / 4) / 2
+    text = class_table(tally, ('a', 'b', 'c'))
+    assert '<td>b</td><td>1</td><td>3</td><td>50.0</td><td>66.7</td>' in text
+    assert '<td>c</td><td>0</td><td>0</td><td></td><td></td>' in text  # in no pixel
+    assert '<td>all</td><td></td><td>5</td><td>41.7</td><td>58.3</td>' in text
     images = Tally(3, 2, boxes=False)
     images.add(DataSample().set_gt_label(2).set_pred_label(1))
     assert images.confusion[2, 1] == images.confusion.sum() == 1 and not images.best

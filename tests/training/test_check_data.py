@@ -196,6 +196,14 @@ class TestCoco:
         assert error is None
         assert "4 images, 12 usable boxes (red cell 4, white cell 4, crow's foot 4)" in log
         assert 'decoded 4 of 4 images' in log and 'skipped' not in log
+        content = coco_content()
+        content['annotations'] = content['annotations'][:2] * 2 + content['annotations'][3:4]
+        for number, box in enumerate(content['annotations'], 1):
+            content['annotations'][number - 1] = dict(box, id=number)
+        write_coco(self.root, content)
+        (report,) = CheckDataHook().reports(runner_of(coco_dataset(self.root)).cfg, 'train')
+        assert report.images == {'': 4, 'red cell': 2, 'white cell': 1}
+        assert report.objects == {'red cell': 3, 'white cell': 2}
 
     def test_test_data_may_have_no_boxes(self, caplog):
         """Those of a submission: COCO's test-dev."""
@@ -543,6 +551,10 @@ def test_a_split_is_checked_once_and_all_processes_stop(tmp_path, caplog):
     hook.before_build(runner, splits=('train',))
     hook.before_build(runner, splits=('train', 'val'))
     assert caplog.text.count('4 images with label maps') == 1
+    (report,) = hook.checked['train']
+    assert report.images == {'': 4, **dict.fromkeys(CLASSES, 4)}
+    # Of the value 255, there are 5 rows in each map.
+    assert [report.objects[name] for name in CLASSES] == [4 * (66 * 97 - 2300), 4 * 1100, 4 * 1200]
     (tmp_path / 'annotations' / 'train' / '2.png').unlink()
     outcomes = multiprocessing.get_context('fork').SimpleQueue()
     multiprocessing.start_processes(

@@ -6,22 +6,23 @@ from typing import Any
 
 from mmengine.config import Config
 
+from mmlape.apps.inference.score import SCORE
 from mmlape.checks import type_name
 
 from .selection import Size
 
 
 def runtime_settings(
-    cfg: Config, network: Any, classes: tuple[str, ...], size: Size | None
+    cfg: Config, network: Any, classes: tuple[str, ...], size: Size | None, score: float = SCORE
 ) -> dict:
     """Settings that go into the file, as plain values.
 
-    Keys: ``outputs``; ``classes``; ``size``, ``[height, width]`` of the input, None for any; ``scale``, to which an
-    image is resized where any size goes: ``[longer, shorter]`` with ``keep_ratio``, else ``[width, height]``, None for
-    its own size; ``multiple``, to which its sides are then rounded up; ``least``, None or ``[height, width]`` to which
-    a smaller one is padded where any size goes; ``channels``, None for RGB of 8 bits, else how many a file has, whose
-    values are taken as they are; ``fill``, of each channel, beside the image; ``windows``, None or ``crop`` and
-    ``stride`` of a segmentor's windows, ``[height, width]``.
+    Keys: ``outputs``; ``classes``; ``score``, the minimum score of a box by default; ``size``, ``[height, width]`` of
+    the input, None for any; ``scale``, to which an image is resized where any size goes: ``[longer, shorter]`` with
+    ``keep_ratio``, else ``[width, height]``, None for its own size; ``multiple``, to which its sides are then rounded
+    up; ``least``, None or ``[height, width]`` to which a smaller one is padded where any size goes; ``channels``, None
+    for RGB of 8 bits, else how many a file has, whose values are taken as they are; ``fill``, of each channel, beside
+    the image; ``windows``, None or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
     mean = network.mean
@@ -37,6 +38,7 @@ def runtime_settings(
     return dict(
         outputs=list(network.outputs),
         classes=list(classes),
+        score=score,
         size=None if size is None else list(size),
         scale=scale,
         keep_ratio=keep_ratio,

@@ -20,7 +20,7 @@ from .data import OwnData, Part
 
 
 def compare_with_truth(
-    model: Model, data: OwnData, folder: Path, count: int = 8, score: float = 0.3
+    model: Model, data: OwnData, folder: Path, count: int = 8, score: float | None = None
 ) -> list[Path]:
     """Pictures of validation images (of training images where there are none): truth left, prediction right.
 
@@ -29,7 +29,7 @@ def compare_with_truth(
         data: Whose images.
         folder: Where the pictures go.
         count: How many, evenly spread. Default 8.
-        score: Minimum score of a box. Default 0.3.
+        score: Minimum score of a box. Default None: the model's own.
     """
     part = data.val or data.train
     step = max(1, part.count // count)

@@ -34,8 +34,10 @@ _OKLAB = (
 
 
 def colours_of(classes: Sequence[str], palette: Any = None) -> np.ndarray:
-    """RGB colours ``(len(classes), 3)`` uint8: the data set's ``palette`` if it is one of these classes, else ours, with
-    black for a class that is called background."""
+    """RGB colours ``(len(classes), 3)`` uint8: the data set's ``palette`` if it is one of these classes, else ours.
+
+    A class that is called background is black.
+    """
     if _is_own(classes, palette):
         return np.array(palette, np.uint8)
     background = [name.lower().strip('_') == 'background' for name in classes]

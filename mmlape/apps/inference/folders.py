@@ -104,7 +104,7 @@ def write_folder(
     """See :meth:`mmlape.apps.inference.Model.save_folder`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f'{str(folder)!r} exists already')
-    state, texts = model.merged_state(), {'dataset_meta': json.dumps(model.dataset_meta)}
+    state, texts = model.merged_state(), model.texts()
     if delta is not None:
         base, digest = values_of_base(model.model, delta)
         state = as_differences(state, base)

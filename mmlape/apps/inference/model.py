@@ -42,6 +42,7 @@ from .folders import write_folder
 from .reading import available_memory, shown
 from .results import Result, read_image
 from .samples import instances_of
+from .score import KEY, SCORE, best_score
 from .tiles import LogitMean, Tile, input_side, merge_boxes, tiles_of
 
 # An image that is made smaller than this loses small objects: said once.
@@ -67,6 +68,7 @@ class Model:
         scope: ``'mmdet'`` or ``'mmseg'``.
         classes: Names of the labels.
         finds_boxes: It is a detector, else a semantic segmentor.
+        own_score: The score of the best F1 on the validation images, if the training has stored it; else None.
         loader: ``mmlape.LoadImage``, if its images are others than those of three channels of 8 bits; else None.
 
     Raises:
@@ -109,6 +111,7 @@ class Model:
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
         self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
         self.palette = self.model.dataset_meta.get('palette')
+        self.own_score = best_score(content, str(checkpoint))
         self.loader = _own_loader(self.cfg)
         self._told: set[str] = set()
 
@@ -116,7 +119,7 @@ class Model:
         self,
         images: Picture | Iterable[Picture | tuple[str, Picture]],
         batch: int = 1,
-        score: float = 0.3,
+        score: float | None = None,
         tile: int | None = None,
         overlap: float = 0.2,
         with_whole: bool = False,
@@ -127,7 +130,8 @@ class Model:
             images: One or several: files, PIL images, or arrays ``(H, W, 3)``, uint8, BGR; or pairs of a name and one
                 of them. Of a model for other images (``mmlape.LoadImage``), arrays ``(H, W, C)`` as in its files.
             batch: Images, or tiles, per pass. Default 1.
-            score: Minimum score of a box. Default 0.3; 0 for all that the config's ``test_cfg`` lets pass.
+            score: Minimum score of a box; 0 for all that the config's ``test_cfg`` lets pass. Default None:
+                :attr:`score`.
             tile: Side of tiles in pixels, for large images. Default None: images as a whole, resized as the config's
                 test pipeline says.
             overlap: Least share by which tiles overlap. Default 0.2.
@@ -139,6 +143,7 @@ class Model:
             TypeError: If an image is none of these.
         """
         check_positive_int('batch', batch)
+        score = self.score if score is None else score
         check_rate('score', score, with_one=True)
         if with_whole and (tile is None or not self.finds_boxes):
             raise ValueError(
@@ -180,8 +185,7 @@ class Model:
         }
         if large := [name for name, value in state.items() if not all_finite(value)]:
             raise ValueError(f'{large[0]} is too large for half precision')
-        config = config_text(self.kept_config())
-        write_checkpoint(path, state, dict(cfg=config, dataset_meta=json.dumps(self.dataset_meta)))
+        write_checkpoint(path, state, dict(cfg=config_text(self.kept_config()), **self.texts()))
 
     def save_folder(
         self,
@@ -208,6 +212,22 @@ class Model:
             FileNotFoundError, ConnectionError: If the weights of ``delta`` cannot be had.
         """
         write_folder(self, Path(path), metrics or {}, facts or {}, license, delta)
+
+    @property
+    def score(self) -> float:
+        """The default minimum score of a box: ``own_score``, else 0.3."""
+        return SCORE if self.own_score is None else self.own_score
+
+    def score_note(self, option: str = '--score') -> str:
+        """A line for people on the default minimum score; '' for a segmentor, and where it is nobody's own."""
+        if self.own_score is None or not self.finds_boxes:
+            return ''
+        return f"minimum score {self.score:g}, the best F1's on the validation images; {option} changes it"
+
+    def texts(self) -> dict[str, str]:
+        """Texts beside the weights in a ``.safetensors``."""
+        texts = dict(dataset_meta=json.dumps(self.dataset_meta))
+        return texts if self.own_score is None else {**texts, KEY: str(self.own_score)}
 
     @property
     def dataset_meta(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def write_table(rows: Sequence[dict[str, float]], path: Path) -> None:
 
 def draw_curves(
     rows: Sequence[dict[str, float]], best: str | None, path: Path, name: str | None = None
-) -> None:
+) -> Path:
     """The loss and, where there is one, the metric ``best`` by epoch, as PNG; by iteration, where a training counts
     those. ``name``: what the metric is called in the picture. Default None: ``best``."""
     losses = [row for row in rows if 'loss' in row]
@@ -76,18 +76,23 @@ def draw_curves(
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
         axes[1].set(xlabel=unit, ylabel=name or best, ylim=(0, None))
-    save_figure(figure, path)
+    return save_figure(figure, path)
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG of at most 256 colours (a fifth of the size), atomically."""
+    """Write a figure as PNG, atomically."""
+    atomic_write(Path(path), figure_png(figure))
+    return Path(path)
+
+
+def figure_png(figure: Figure) -> bytes:
+    """A PNG of at most 256 colours (a fifth of the size)."""
     drawn, png = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format='png', dpi=100, bbox_inches='tight', pad_inches=0.05)
     image = Image.open(drawn).convert('RGB')
     image = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(png, format='PNG', optimize=True)
-    atomic_write(Path(path), png.getvalue())
-    return Path(path)
+    return png.getvalue()
 
 
 def _exact_epoch(row: dict[str, float], rows: Sequence[dict[str, float]]) -> float:

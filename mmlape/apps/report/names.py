@@ -18,7 +18,8 @@ _NAMES = {
     'aAcc': 'pixel accuracy', 'mAcc': 'mean class accuracy', 'mDice': 'mean Dice', 'mFscore': 'mean F1',
     'mPrecision': 'mean precision', 'mRecall': 'mean recall', 'coco_panoptic/PQ': 'PQ',
     'coco_panoptic/PQ_th': 'PQ of things', 'coco_panoptic/PQ_st': 'PQ of stuff',
-    'accuracy/top1': 'top-1 accuracy', 'accuracy/top5': 'top-5 accuracy',
+    'boxes/F1': 'F1 of boxes', 'boxes/precision': 'precision of boxes', 'boxes/recall': 'recall of boxes',
+    'boxes/score': 'minimum score of these', 'accuracy/top1': 'top-1 accuracy', 'accuracy/top5': 'top-5 accuracy',
 }  # fmt: skip
 
 

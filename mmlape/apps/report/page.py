@@ -13,9 +13,10 @@ import numpy as np
 
 from mmlape.apps.inference.drawing import side_by_side
 from mmlape.apps.inference.results import Result, read_picture
+from mmlape.apps.inference.score import SCORE
 
 from .names import for_people
-from .tally import IOU, SCORE, Example, Tally
+from .tally import IOU, Example, Tally
 
 _MOST_CLASSES = 24  # a larger matrix does not fit a screen: its commonest confusions are listed
 _LISTED = 20
@@ -51,16 +52,21 @@ def _cell(value: Any) -> str:
     return f'{value:.4g}' if isinstance(value, float) else escape(str(value))
 
 
-def picture(path: Path) -> str:
-    """A PNG inside the page."""
-    return (
-        f'<img alt="" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
-    )
+def picture(data: bytes, kind: str, alt: str = '') -> str:
+    """An image file inside the page; ``kind`` is ``'png'`` or ``'jpeg'``."""
+    text = base64.b64encode(data).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/{kind};base64,{text}">'
 
 
-def folded(text: str, summary: str) -> str:
-    """Text behind a line to click on."""
-    return f'<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>'
+def folded(content: str, summary: str, is_long: bool = True) -> str:
+    """HTML behind a line to click on, if it is long."""
+    line = f'<summary>{escape(summary)}</summary>'
+    return f'<details>{line}{content}</details>' if content and is_long else content
+
+
+def code(text: str) -> str:
+    """Text as it is."""
+    return f'<pre>{escape(text)}</pre>'
 
 
 def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> str:
@@ -73,12 +79,9 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
             for what in (example.truth, example.found)
         )
         drawn = side_by_side(truth, found, _LONGEST)
-        data = base64.b64encode(cv2.imencode('.jpg', drawn)[1].tobytes()).decode()
-        name = escape(f'{Path(example.path).name}: {example.score:.3f}')
-        parts.append(
-            f'<figure><img alt="{name}" src="data:image/jpeg;base64,{data}">'
-            f'<figcaption>{name}</figcaption></figure>'
-        )
+        name = f'{Path(example.path).name}: {example.score:.3f}'
+        shown = picture(cv2.imencode('.jpg', drawn)[1].tobytes(), 'jpeg', name)
+        parts.append(f'<figure>{shown}<figcaption>{escape(name)}</figcaption></figure>')
     return f'<div class="grid">{"".join(parts)}</div>' if parts else ''
 
 
@@ -88,7 +91,8 @@ def confusion(tally: Tally, classes: Sequence[str]) -> str:
         return ''
     names = [*classes, *(['background'] if tally.boxes else [])]
     what = (
-        f'Boxes with a score of at least {SCORE}, at an IoU of at least {IOU}; rows are true, columns predicted.'
+        f"Boxes with a score of at least {tally.score:g} (the best F1's of the validation before, at first {SCORE}), "
+        f'at an IoU of at least {IOU}; rows are true, columns predicted.'
         if tally.boxes
         else 'Rows are true, columns predicted; in % of the row.'
     )

@@ -12,9 +12,11 @@ import torch
 from torchvision.ops import box_iou
 
 from mmlape.apps.inference.results import MaskCrop
+from mmlape.apps.inference.score import SCORE
+
+from .rates import ScoreCounts
 
 IOU = 0.5  # least IoU of a box and a true one for a match
-SCORE = 0.3  # least score of a box that counts
 
 
 @dataclass(order=True)
@@ -42,15 +44,20 @@ class Tally:
         kept: How many of the best and of the worst images are remembered.
         boxes: It is a detector: the last row of ``confusion`` is for boxes where nothing is, its last column for
             objects that were missed.
+        score: Least score of a box in ``confusion`` and in the images. Default 0.3.
 
     Attributes:
         confusion: ``(true, predicted)``, of boxes, pixels or images.
+        counts: Boxes by their score.
+        images, total: ``(classes,)``, images in which a class occurs; all that have labels.
     """
 
-    def __init__(self, classes: int, kept: int, boxes: bool) -> None:
+    def __init__(self, classes: int, kept: int, boxes: bool, score: float = SCORE) -> None:
         count = classes + boxes
         self.confusion = np.zeros((count, count), np.int64)
-        self.classes, self.kept, self.boxes = classes, kept, boxes
+        self.classes, self.kept, self.boxes, self.score = classes, kept, boxes, score
+        self.counts = ScoreCounts(classes if boxes else 0)
+        self.images, self.total = np.zeros(classes, np.int64), 0
         self.best: list[Example] = []
         self.worst: list[Example] = []
 
@@ -76,6 +83,9 @@ class Tally:
         """Add those of other processes, whose images are others."""
         for other in others:
             self.confusion += other.confusion
+            self.counts.merge(other.counts)
+            self.images += other.images
+            self.total += other.total
             self._rank([*self.best, *other.best, *self.worst, *other.worst])
         return self
 
@@ -98,25 +108,41 @@ class Tally:
             truth['boxes'] = truth['boxes'] / scale
         scores = _array(sample.pred_instances.scores)
         order = np.argsort(-scores, kind='stable')
-        order = order[scores[order] >= SCORE]
-        boxes, labels = _corners(found['bboxes'])[order], _array(found['labels'])[order]
-        prediction: dict[str, Any] = dict(boxes=boxes, labels=labels, scores=scores[order])
+        scores, labels = scores[order], _array(found['labels'])[order]
+        boxes, true_labels = _corners(found['bboxes'])[order], truth['labels']
+        overlap = overlaps(truth['boxes'], boxes)
+        partners = match(overlap * (true_labels[:, None] == labels))
+        self.counts.add(true_labels, labels, scores, partners >= 0)
+        self.images[np.unique(true_labels)] += 1
+        self.total += 1
+        # Of the best ones, partners are the same without the others.
+        count = int((scores >= self.score).sum())
+        prediction: dict[str, Any] = dict(
+            boxes=boxes[:count], labels=labels[:count], scores=scores[:count]
+        )
         if 'masks' in sample.pred_instances:
-            masks = _array(sample.pred_instances.masks)[order]
+            masks = _array(sample.pred_instances.masks)[order[:count]]
             prediction['crops'] = [MaskCrop.of(mask.astype(bool)) for mask in masks]
-        partners = match(overlaps(truth['boxes'], boxes), truth['labels'], labels)
-        nothing = self.classes
-        for true_place, place in partners:
-            self.confusion[truth['labels'][true_place], labels[place]] += 1
-        for missed in set(range(len(truth['labels']))) - {pair[0] for pair in partners}:
-            self.confusion[truth['labels'][missed], nothing] += 1
-        for extra in set(range(len(labels))) - {pair[1] for pair in partners}:
-            self.confusion[nothing, labels[extra]] += 1
-        both = len(truth['labels']) + len(labels)
+        right = int((partners[:count] >= 0).sum())
+        self._confuse(true_labels, labels[:count], partners[:count], overlap[:, :count])
+        both = len(true_labels) + count
         if not both:
             return None
-        right = sum(truth['labels'][a] == labels[b] for a, b in partners)
-        return Example(2 * float(right) / both, sample.get('img_path', ''), truth, prediction)
+        return Example(2 * right / both, sample.get('img_path', ''), truth, prediction)
+
+    def _confuse(
+        self, true: np.ndarray, found: np.ndarray, partners: np.ndarray, overlap: np.ndarray
+    ) -> None:
+        """Count labels in the confusion matrix; boxes without a partner of their class get one of another."""
+        free, rest = np.setdiff1d(np.arange(len(true)), partners), np.flatnonzero(partners < 0)
+        others = match(overlap[np.ix_(free, rest)])
+        partners = partners.copy()
+        partners[rest[others >= 0]] = free[others[others >= 0]]
+        known, nothing = partners >= 0, self.classes
+        missed = np.setdiff1d(np.arange(len(true)), partners)
+        np.add.at(self.confusion, (true[partners[known]], found[known]), 1)
+        np.add.at(self.confusion[:, nothing], true[missed], 1)
+        np.add.at(self.confusion[nothing], found[~known], 1)
 
     def _label_maps(self, sample: Any) -> Example | None:
         true, found = (_array(each.data)[0] for each in (sample.gt_sem_seg, sample.pred_sem_seg))
@@ -124,6 +150,8 @@ class Tally:
             return None
         counts = confusion_of(true, found, self.classes)
         self.confusion += counts
+        self.images += counts.any(axis=1)
+        self.total += 1
         if not counts.any():
             return None
         score = mean_iou(counts.diagonal(), counts.sum(1), counts.sum(0))
@@ -145,28 +173,20 @@ def mean_iou(right: np.ndarray, true: np.ndarray, found: np.ndarray) -> float:
     return float((right[union > 0] / union[union > 0]).mean())
 
 
-def match(overlap: np.ndarray, true: np.ndarray, found: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of a true box and a found one, each in one pair at most; found ones come best first, and those of the right
-    class before others.
+def match(overlap: np.ndarray) -> np.ndarray:
+    """The true box of each found one, best first, -1 for none: the nearest that is left, at an IoU of at least ``IOU``.
 
     Args:
-        overlap: IoU ``(true, found)``.
-        true, found: Labels.
+        overlap: IoU ``(true, found)``, 0 for pairs that must not match.
     """
-    pairs, free = [], set(range(len(true)))
-    left = list(range(len(found)))
-    for same in (True, False):
-        for place in list(left):
-            near = [
-                each for each in free
-                if overlap[each, place] >= IOU and (true[each] == found[place] or not same)
-            ]  # fmt: skip
-            if near:
-                partner = max(near, key=lambda each: overlap[each, place])
-                pairs.append((partner, place))
-                free.remove(partner)
-                left.remove(place)
-    return pairs
+    left = np.where(overlap >= IOU, overlap, 0)
+    partners = np.full(overlap.shape[1], -1)
+    for place in np.flatnonzero(left.any(axis=0)):
+        nearest = left[:, place].argmax()
+        if left[nearest, place]:
+            partners[place] = nearest
+            left[nearest] = 0
+    return partners
 
 
 def overlaps(true: np.ndarray, found: np.ndarray) -> np.ndarray:
