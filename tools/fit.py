@@ -34,7 +34,7 @@ def parse_arguments():
     parser.add_argument(
         '--dry-run',
         action='store_true',
-        help='write the configs, train nothing',
+        help='write the configs and a picture of the data, train nothing',
     )
     add_data_options(parser.add_argument_group('data'))
     add_training_options(parser.add_argument_group('training'))
@@ -177,6 +177,16 @@ def check_data(cfg):
     CheckDataHook().check(cfg, ['train', 'val'])
 
 
+def draw_data(options, cfg):
+    """Draw training images as the network sees them; a training does it before its first step."""
+    from mmlape.apps.report.batch import BATCH, draw_batch
+
+    try:
+        print(f'the training data as the network sees them: {draw_batch(cfg, options.out / BATCH)}')
+    except Exception as error:  # as in a training
+        print(f'note: no picture of the training data: {error!r}')
+
+
 def report(options, data, best):
     """Draw predictions, and print the best figures."""
     from mmlape.apps import inference
@@ -212,6 +222,7 @@ def main():
         print(f'note: {note}')
     print(f'config: {options.out}/fit.py (for other tools: {options.out}/resolved.py)', flush=True)
     if options.dry_run:
+        draw_data(options, cfg)
         return 0
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
     train += ['--log', options.log] * bool(options.log)

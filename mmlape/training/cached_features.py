@@ -60,7 +60,7 @@ class SeededViews(RepeatDataset):
         """View ``idx // images`` of an image, the same whenever it is asked for."""
         image = self._get_ori_dataset_idx(idx)  # loads annotations first, after lazy_init
         view = idx // self._ori_len
-        with _random_state(self.seed, image, view):
+        with random_state(self.seed, image, view):
             sample = super().__getitem__(idx)
         if self.cache is not None:
             maps = self.cache.read(idx, sample['inputs'])
@@ -136,7 +136,7 @@ def digest_of(inputs: Tensor) -> int:
 
 
 @contextmanager
-def _random_state(*key: int) -> Iterator[None]:
+def random_state(*key: int) -> Iterator[None]:
     """Within, random numbers depend on the key alone; after it, they go on as before."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     set_random_state(*key, devices=False)

@@ -35,12 +35,13 @@ def test_models_are_listed(commands):
     assert '27.7 M' in text
 
 
-def test_a_dry_run_writes_configs_alone(commands, tmp_path):
+def test_a_dry_run_writes_configs_and_a_picture(commands, tmp_path):
     boxes(tmp_path / 'cells')
     out = commands('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run', '--epochs', '3')
     assert 'COCO, 5 + 1 images, 2 classes: cat, dog' in out
+    assert 'as the network sees them: fits/cells/training_batch.jpg' in out
     assert sorted(path.name for path in (tmp_path / 'fits/cells').rglob('*')) == [
-        'data', 'fit.py', 'resolved.py', 'train.json', 'val.json',
+        'data', 'fit.py', 'resolved.py', 'train.json', 'training_batch.jpg', 'val.json',
     ]  # fmt: skip
     short, resolved = (
         Config.fromfile(tmp_path / f'fits/cells/{name}.py') for name in ('fit', 'resolved')
@@ -145,7 +146,7 @@ def test_from_a_folder_to_answers(make, model, best, way, commands, tmp_path, mo
     run = tmp_path / 'run'
     assert (run / 'curves.png').stat().st_size > 1000
     report = (run / 'report.html').read_text()
-    for said in ('training images (of 5)', 'million of them trained'):
+    for said in ('training images (of 5)', 'million of them trained', 'The training data as the'):
         assert said in report
     rows = (run / 'curves.csv').read_text().splitlines()
     assert best in rows[0].split(',')

@@ -1,14 +1,21 @@
-"""The report's hook: two processes add up, checkpoints know the score of their best F1, a failure ends no training."""
+"""The report's hook: two processes add up, checkpoints know the score of their best F1, the training data are drawn and
+not changed by it, and a report that fails ends no training."""
 
 import json
 import logging
+import random
 from types import SimpleNamespace
 
+import cv2
+import numpy as np
 import pytest
 import torch
+from mmcv.transforms import Compose
 from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, RepeatDataset
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MessageHub
@@ -18,6 +25,7 @@ from mmseg.structures import SegDataSample
 from toy_training import toy_config, toy_run
 
 from mmlape.apps.report import ReportHook
+from mmlape.apps.report.batch import draw_batch
 from mmlape.registry import DATASETS, METRICS, MODELS
 
 
@@ -178,3 +186,82 @@ def test_checkpoints_know_the_score_of_the_best_f1_of_their_own_weights(tmp_path
     assert '<td>F1 of boxes</td><td>1</td>' in report and 'Sinking</td>' in report
     logged = run.message_hub.get_scalar('val/boxes/score')
     assert len(logged._log_history) == 3 and logged._log_history[1] == stored['epoch_2.pth']
+    assert 'augmented images with labels' in report and (tmp_path / 'training_batch.jpg').is_file()
+
+
+def test_drawing_the_training_data_does_not_change_the_training(tmp_path, caplog):
+    """Nor does drawing that fails, after random numbers were drawn: it is logged."""
+    states = []
+    for name, hook in (('without', None), ('with', dict(type='mmlape.ReportHook'))):
+        cfg = toy_config(tmp_path / name, default_scope='mmdet')
+        del cfg.default_hooks['exact_resume']  # which would set the random state of each step
+        cfg.default_hooks.update({'report': hook} if hook else {})
+        cfg.log_level = 'WARNING'
+        states.append(toy_run(cfg).model.state_dict())
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    log = ''.join(path.read_text() for path in (tmp_path / 'with').glob('*/*.log'))
+    assert 'no picture of the training data: ' in log
+
+
+class Drawn:
+    """A transform that holds images and draws random numbers."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, item):
+        self.held.append(item)
+        random.random(), np.random.rand(), torch.rand(())
+        return item
+
+
+def items_of(kind, dtype, channels):
+    """Items of a data set: three kinds of labels, of an image of 40 x 20."""
+    inputs = (torch.arange(40 * 20 * channels).reshape(channels, 40, 20) % 200).to(dtype)
+    if kind == 'maps':
+        sample = SegDataSample(gt_sem_seg=PixelData(data=torch.ones(1, 40, 20, dtype=torch.long)))
+        return dict(inputs=inputs, data_samples=sample)
+    truth = InstanceData(bboxes=HorizontalBoxes(torch.tensor([[2.0, 4, 12, 24]])))
+    truth.labels = torch.tensor([1])
+    if kind == 'masks':
+        mask = np.zeros((1, 40, 20), np.uint8)
+        mask[0, 4:24, 2:12] = 1
+        truth.masks = BitmapMasks(mask, 40, 20)
+    return dict(inputs=inputs, data_samples=DetDataSample(gt_instances=truth))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'dtype', 'channels'),
+    [('boxes', torch.uint8, 3), ('masks', torch.float32, 3), ('maps', torch.float32, 5)],
+)
+def test_training_images_are_drawn_with_their_labels(kind, dtype, channels, tmp_path):
+    step = Drawn()
+
+    class Data(BaseDataset):
+        METAINFO = dict(classes=('a', 'b'), palette=[(255, 0, 0), (0, 255, 0)])
+
+        def load_data_list(self):
+            return [{}] * 3
+
+        def prepare_data(self, index):
+            return self.pipeline(items_of(kind, dtype, channels))
+
+    data = Data(serialize_data=False)
+    data.pipeline = Compose([step])
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    path = draw_batch(Config(dict()), tmp_path / 'a.jpg', RepeatDataset(data, 2))
+    assert states == (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    )
+    assert step.held == []
+    picture = cv2.imread(str(path)).astype(int)
+    assert picture.shape == (3 * 560 + 2 * 8, 2 * 280 + 8, 3)
+    edge = picture[
+        14 * 15 : 14 * 20, 14 * 2 - 4 : 14 * 2 + 4
+    ]  # of the box, in green; the image is grey
+    assert (edge[..., 1] - edge[..., 2]).max() > 60
+    inside = picture[14 * 15 : 14 * 20, 14 * 5 : 14 * 8]
+    assert ((inside[..., 1] - inside[..., 2]).mean() > 60) == (kind != 'boxes')

@@ -109,6 +109,7 @@ def test_label_maps_and_labels():
     images = Tally(3, 2, boxes=False)
     images.add(DataSample().set_gt_label(2).set_pred_label(1))
     assert images.confusion[2, 1] == images.confusion.sum() == 1 and not images.best
+    assert class_table(images, ('a', 'b', 'c')) == ''
 
 
 def test_a_sample_without_truth_or_of_another_kind_is_left_out():

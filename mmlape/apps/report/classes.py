@@ -33,7 +33,7 @@ def class_table(
     """
     boxes, what = tally.boxes, 'boxes' if tally.boxes else 'pixels'
     true = tally.counts.true if boxes else tally.confusion.sum(axis=1)
-    if not true.any():
+    if not (tally.total and true.any()):  # there are no such labels: whole images are classified
         return ''
     head: list[str] = ['class']
     columns: list[list[Any]] = [[*classes, 'all']]

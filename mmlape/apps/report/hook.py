@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import all_gather_object, get_world_size, master_only
+from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
@@ -26,6 +26,7 @@ from mmlape.training.check_data import CheckDataHook
 from mmlape.training.stop_hooks import unwrapped
 
 from . import page
+from .batch import BATCH, draw_batch
 from .classes import class_table, score_figures
 from .curves import NO_METRICS, best_scores, draw_curves, is_validation, read_curves, write_table
 from .names import names_of
@@ -38,7 +39,8 @@ _LOGGED = 'val/boxes/'  # MMEngine logs what begins with val/
 
 @HOOKS.register_module()
 class ReportHook(Hook):
-    """Writes ``report.html``, ``curves.png`` and ``curves.csv`` when the training ends.
+    """Writes ``report.html``, ``curves.png`` and ``curves.csv`` when the training ends, and before its first step
+    ``training_batch.jpg``, augmented images with their labels.
 
     The page holds metrics, curves, what is right of each class, precision, recall and F1 of boxes over their score, the
     best and worst images with truth and prediction, the confusion matrix, times, versions and the config. Classes and
@@ -64,10 +66,19 @@ class ReportHook(Hook):
         self._best_before: list[Any] = []
         self._scaled = False
         self._start = 0.0
+        self._batch: Path | None = None
 
     def before_train(self, runner: Runner) -> None:
-        """Take the time."""
+        """Take the time, and draw training images. Images that cannot be drawn end no training: it is logged."""
         self._start = time.monotonic()
+        if runner.cfg.get('default_scope') not in ('mmdet', 'mmseg') or not is_main_process():
+            return
+        try:
+            dataset = runner.train_loop.dataloader.dataset
+            self._batch = draw_batch(runner.cfg, self._folder(runner) / BATCH, dataset)
+            runner.logger.info(f'the training data as the network sees them: {self._batch}')
+        except Exception as error:  # whatever it is, the training can go on
+            runner.logger.warning(f'no picture of the training data: {error!r}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Note that the weights change."""
@@ -186,6 +197,9 @@ class ReportHook(Hook):
                     ('Worst', page.examples(tally.worst, classes, palette)),
                 )
             ]
+        if self._batch is not None:
+            shown = page.picture(self._batch.read_bytes(), 'jpeg', 'augmented images with labels')
+            sections.append(('The training data as the network sees them', shown))
         return sections
 
     def _times(self, rows: list[dict[str, float]]) -> list[tuple[str, str]]:
