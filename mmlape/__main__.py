@@ -32,7 +32,7 @@ GROUPS = {
     'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
     'Weights': 'convert fit_gabor',
     'Research': 'picture experiment',
-    'Help': 'doctor docs',
+    'Help': 'doctor docs completion',
 }
 # Commands that are several, each with the folder of its programs and what they do.
 FAMILIES = {
@@ -125,7 +125,9 @@ def main() -> None:
 
 
 def _main() -> None:
-    if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help', 'help'):
+    if sys.argv[1:2] == ['help']:
+        sys.argv[1:] = [*sys.argv[2:], '--help']  # of a command, or of all
+    if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
         sys.stdout.write(listing())
         return
     if sys.argv[1] in ('-V', '--version'):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 Option = TypeVar('Option', str, int)
@@ -46,6 +47,19 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
     """A hint for an unknown name: ``"; did you mean 'eps'?"``, or an empty string."""
     close = nearest(name, known)
     return '' if close is None else f'; did you mean {close!r}?'
+
+
+def existing_checkpoint(text: str) -> str:
+    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
+    path = Path(text)
+    if '://' in text or path.exists():
+        return text
+    present = sorted(each.name for each in path.parent.glob('*.pth'))
+    near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
+    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
+    if not path.parent.is_dir():
+        hint = f'; there is no folder {path.parent} either'
+    raise ValueError(f'there is no checkpoint {text!r}{hint}')
 
 
 def check_positive_int(

@@ -38,23 +38,50 @@ MISTAKES = {
     'train setup.py --cfg-options a = 1': "--cfg-options takes KEY=VALUE without spaces, got 'a'",
     'train setup.py --sed 1': 'unrecognized arguments: --sed',
     'train mask-rcnn_deit-t-adaptr': 'neither a file nor a shipped config',
-    'robustness setup.py x.pth --corruptions rain': "--corruptions: invalid choice: 'rain'",
+    'robustness setup.py setup.py --corruptions rain': "--corruptions: invalid choice: 'rain'",
     'convert tim a b --config c': "argument source: invalid choice: 'tim'",
-    'fit_gabor a.pth b.pth --variant F': "--variant: invalid choice: 'F'",
-    'picture position_correlation x.py --where here': "--where: invalid choice: 'here'",
-    'picture token_pca x.py --images a --compare BN': "--compare: invalid choice: 'BN'",
+    'fit_gabor setup.py b.pth --variant F': "--variant: invalid choice: 'F'",
+    'picture position_correlation setup.py --where here': "--where: invalid choice: 'here'",
+    'picture token_pca setup.py --images tests --compare BN': "--compare: invalid choice: 'BN'",
     'docs fi': "there is no page 'fi'; did you mean fit?",
     'build list_ops --depths 3': 'unrecognized arguments: --depths',
+    'train setup.py --resume none.pth': "--resume: there is no checkpoint 'none.pth'",
+    'train setup.py --log tensorbord': "--log: must be of tensorboard, wandb, mlflow, got 'tensorbord'",
+    'train setup.py --work-dir setup.py': "--work-dir: 'setup.py' is not a folder",
+    'test setup.py none.pth': "checkpoint: there is no checkpoint 'none.pth'",
+    'test setup.py setup.py --images 0': '--images: must be at least 1, got 0',
+    'predict none.pth tests': "model: there is no checkpoint 'none.pth'; by name there are: nuclei",
+    'predict nuclei none': "source: 'none' is neither a file nor a folder",
+    'predict nuclei tests --score 2': "must be in [0, 1], got '2'",
+    'predict nuclei tests --overlap 1': '--overlap: must be in [0, 1)',
+    'fit none': "data: there is no folder 'none'",
+    'fit tests --score x': "must be in [0, 1], got 'x'",
+    'fit tests --model micro-adaptr': "there is no 'micro-adaptr'; did you mean 'micro-adapter'",
+    'fit tests --epochs 0': '--epochs must be at least 1, got 0',
+    'fit tests --views 2': '--views goes with --frozen',
+    'export nuclei x.pt': "OUT must end with .onnx, got 'x.pt'",
+    'export nuclei x.onnx --int8 none': "--int8: there is no folder 'none'",
+    'export nuclei x.onnx --tolerance 0': '--tolerance: must be a number above 0',
+    'share nuclei tests': "'tests' exists already",
+    'app none.pth': "model: there is no checkpoint 'none.pth'",
+    'estimate setup.py --batch 0': '--batch: must be at least 1, got 0',
+    'robustness setup.py none.pth': "checkpoint: there is no checkpoint 'none.pth'",
+    'convert timm a b.pth --config none': '--config: ',
+    'picture position_embedding none': 'config: ',
+    'picture token_pca setup.py --images none': "--images: 'none' is neither",
+    'experiment camvid --data none': "--data: there is no folder 'none'",
+    'experiment position --seeds 0': '--seeds: must be at least 1, got 0',
+    'completion fish': "invalid choice: 'fish'",
 }
 
 
 # Commands with arguments that they accept before they import what is missing.
 COMMANDS = (
-    'train setup.py', 'test setup.py x.pth', 'predict x.pth x.png', 'fit tests', 'demo', 'demo --help',
+    'train setup.py', 'test setup.py setup.py', 'predict nuclei tests', 'fit tests', 'demo', 'demo --help',
     'timm_run setup.py', 'dist_train setup.py 2', 'dist_test setup.py x.pth 2', 'slurm_train a b setup.py',
-    'slurm_test a b setup.py x.pth', 'robustness setup.py x.pth', 'convert timm a b --config setup.py',
-    'fit_gabor a.pth b.pth', 'picture position_embedding setup.py', 'picture position_correlation setup.py',
-    'picture token_pca setup.py --images a', 'picture dtn_maps setup.py', 'experiment position', 'experiment dino',
+    'slurm_test a b setup.py x.pth', 'robustness setup.py setup.py', 'convert timm a b --config setup.py',
+    'fit_gabor setup.py b.pth', 'picture position_embedding setup.py', 'picture position_correlation setup.py',
+    'picture token_pca setup.py --images tests', 'picture dtn_maps setup.py', 'experiment position', 'experiment dino',
     'experiment robustness', 'experiment x', 'build digit_scenes x',
 )  # fmt: skip
 
@@ -77,7 +104,19 @@ def answers_of(asked: list[list[str]], *options: str) -> dict:
 
 @pytest.fixture(scope='module')
 def answers():
-    lines = ['--help', '--version', 'trian', 'picture pca', 'docs', *PAGES, *FAMILIES, *MISTAKES]
+    lines = [
+        '--help',
+        'help',
+        'help train',
+        '--version',
+        'completion bash',
+        'trian',
+        'picture pca',
+        'docs',
+        *PAGES,
+        *FAMILIES,
+        *MISTAKES,
+    ]
     asked = [[], *(line.split() for line in lines)]
     asked += [
         [*name.split(), option] for name in TOOLS for option in ('--help', '--no-such-option')
@@ -113,6 +152,9 @@ def test_nothing_that_takes_time_is_imported(answers):
 def test_help_and_an_option_that_does_not_exist(name, answers):
     code, out, _, _ = answers[f'{name} --help']
     assert code == 0 and len(out) > 100 and f'mmlape {name}' in out
+    if name not in ('timm_run', *FAMILIES):  # the text of its module, and a list
+        examples = out.partition('\nexamples:\n')[2].splitlines()
+        assert len(examples) == 2 and all(f'  mmlape {name}' in each for each in examples)
     code, _, err, _ = answers[f'{name} --no-such-option']
     assert (code == 2 and 'error: ' in err) or '--no-such-option' in str(code)
 
@@ -121,6 +163,7 @@ def test_help_and_an_option_that_does_not_exist(name, answers):
 def test_mistakes(asked, answers):
     code, _, err, _ = answers[asked]
     assert code == 2 and MISTAKES[asked] in err
+    assert err.count('\n') == 1 or 'the nearest are\n' in err
 
 
 def test_versions(answers):
@@ -138,7 +181,8 @@ def test_pages(answers):
 
 
 def test_the_commands_are_listed(answers):
-    assert answers[''] == answers['--help']
+    assert answers[''] == answers['--help'] == answers['help']
+    assert answers['help train'] == answers['train --help']
     assert all(f'  {name.split()[0]} ' in answers[''][1] for name in commands())
     assert len({name.split()[0] for name in commands()}) <= 26
     for family in FAMILIES:
@@ -148,3 +192,17 @@ def test_the_commands_are_listed(answers):
     assert "no command 'picture pca'; did you mean picture token_pca" in answers['picture pca'][2]
     code, _, err, _ = answers['trian']
     assert code == 2 and "no command 'trian'; did you mean train" in err
+
+
+def test_completion_of_commands_and_options(answers):
+    """In bash; for zsh two lines more, which let it run the same."""
+    script = answers['completion bash'][1]
+    ask = (
+        'complete() { :; }\n'
+        'ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mmlape; echo "${COMPREPLY[*]}"; }\n'
+        'ask mmlape estim; ask mmlape train --amp-; ask mmlape train se; ask mmlape picture token_p\n'
+        'ask mmlape picture token_pca --dir; ask mmlape experiment --li'
+    )
+    done = subprocess.run(['bash', '-c', f'{script}\n{ask}'], capture_output=True, text=True)
+    words = ['estimate', '--amp-dtype', '', 'token_pca', '--directions', '--list']
+    assert (done.stdout.splitlines(), done.stderr) == (words, '')

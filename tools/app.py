@@ -11,18 +11,26 @@ Files of users are deleted after half an hour, and at the end. It needs the extr
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import CONFIG, MODEL, Parser, at_least
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog='mmlape app', description='Try a model in the browser.')
-    parser.add_argument('model', help='a checkpoint, a work dir, a shared folder, or nuclei')
-    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser = Parser(
+        'app', 'Try a model in the browser.', 'nuclei', 'fits/cells/training --port 8000'
+    )
+    parser.add_argument(
+        'model', type=MODEL, help='a checkpoint, a work dir, a shared folder, or nuclei'
+    )
+    parser.add_argument(
+        '--config',
+        type=CONFIG,
+        help='of a checkpoint without one inside: a file or a name',
+    )
     cli.add_trust(parser)
     parser.add_argument(
         '--example', action='append', default=[], metavar='IMAGE',
@@ -36,7 +44,7 @@ def parse_arguments():
         '--allow-host', action='append', default=[], metavar='NAME',
         help='a name by which browsers reach this machine, besides localhost and addresses; may be repeated',
     )  # fmt: skip
-    parser.add_argument('--port', type=int, default=7860, help='default: %(default)s')
+    parser.add_argument('--port', type=at_least(1), default=7860, help='default: %(default)s')
     parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
     return parser.parse_args()
 

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import NEW_FOLDER, Parser
 from mmlape.research.demo.catalogue import TASKS
 from mmlape.research.demo.run import ModelError, run_demo
 from mmlape.shipped import output_folder
@@ -19,9 +20,11 @@ DEFAULT_MODELS = MODELS[:2]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog='mmlape demo',
-        description='Train, evaluate and draw small models with the methods of this project.',
+    parser = Parser(
+        'demo',
+        'Train, evaluate and draw small models with the methods of this project.',
+        '--quick',
+        '--model retinanet_dtn_pvt --work-dir work_dirs/pvt',
     )
     parser.add_argument(
         '--model',
@@ -34,8 +37,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--quick', action='store_true', help='a smoke test: a few iterations on a few images'
     )
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/demo')
-    parser.add_argument('--data-root', type=Path, help='default: data/digit_scenes')
+    parser.add_argument('--work-dir', type=NEW_FOLDER, help='default: work_dirs/demo')
+    parser.add_argument('--data-root', type=NEW_FOLDER, help='default: data/digit_scenes')
     options = parser.parse_args(arguments)
     suffix = '_quick' if options.quick else ''
     options.task = options.task or list(DEFAULT_MODELS)

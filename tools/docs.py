@@ -5,18 +5,16 @@
 PAGE is a name of the list, or a file as links of pages name it. Pages are Markdown; a terminal shows them in its pager.
 """
 
-import argparse
 import pydoc
 from difflib import get_close_matches
 
 from mmlape import cli
+from mmlape.cli.arguments import Parser
 from mmlape.shipped import shipped_pages
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape docs', description='Show a page of the documentation.'
-    )
+    parser = Parser('docs', 'Show a page of the documentation.', 'fit', 'configs/eomt')
     parser.add_argument('page', nargs='?', help='a name of the list; default: list the pages')
     options = parser.parse_args()
     pages = shipped_pages()

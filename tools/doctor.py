@@ -7,19 +7,17 @@ name of one that comes with mmlape) also at its model, data and weights. Exits w
 docs/install.md.
 """
 
-import argparse
 import contextlib
 import json
 import sys
 
 from mmlape import cli
+from mmlape.cli.arguments import Parser
 from mmlape.doctor import examine, exit_code, table
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape doctor', description='Check the environment for training.'
-    )
+    parser = Parser('doctor', 'Check the environment for training.', '', 'fits/cells/fit.py')
     parser.add_argument(
         'config', nargs='?', help='a file, or the name of a config that comes with mmlape'
     )

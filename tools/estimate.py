@@ -9,7 +9,7 @@ import argparse
 import logging
 
 from mmlape import cli
-from mmlape.cli.arguments import ConfigOptions, existing_config
+from mmlape.cli.arguments import CONFIG, ConfigOptions, Parser, at_least
 from mmlape.shipped import read_config
 
 GPUS = (12, 16, 24, 40, 80)  # GB
@@ -17,15 +17,17 @@ RESERVE = 1.0  # GB: CUDA's context, libraries' workspaces, the allocator's gaps
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog='mmlape estimate', description=__doc__.splitlines()[0])
+    parser = Parser(
+        'estimate', __doc__.splitlines()[0], 'my_config.py', 'my_config.py --batch 4 --amp'
+    )
     parser.add_argument(
         'config',
-        type=existing_config,
+        type=CONFIG,
         help='a file, or the name of a config that comes with mmlape',
     )
-    parser.add_argument('--batch', type=int, help="images per GPU (default: the config's)")
+    parser.add_argument('--batch', type=at_least(1), help="images per GPU (default: the config's)")
     parser.add_argument(
-        '--size', '--imgsz', nargs=2, type=int, metavar=('HEIGHT', 'WIDTH'),
+        '--size', '--imgsz', nargs=2, type=at_least(1), metavar=('HEIGHT', 'WIDTH'),
         help="of the padded images (default: the config's crop or padding, else 800 1344)",
     )  # fmt: skip
     parser.add_argument('--amp', action='store_true', help='with mixed precision')
@@ -36,12 +38,7 @@ def parse_arguments() -> argparse.Namespace:
         '--cfg-options', nargs='+', action=ConfigOptions, metavar='KEY=VALUE',
         help='override parts of the config: a.b=1',
     )  # fmt: skip
-    options = parser.parse_args()
-    for name in ('batch', 'size'):
-        value = getattr(options, name)
-        if value is not None and min(value if name == 'size' else [value]) < 1:
-            parser.error(f'--{name} must be at least 1, got {value}')
-    return options
+    return parser.parse_args()
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ Runs with a record are skipped; Ctrl-C stops, and the same command continues, al
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import CHECKPOINT, FOLDER
 from mmlape.cli.experiments import parser_of, run
 from mmlape.shipped import output_folder
 
@@ -24,7 +25,7 @@ def parse_arguments():
         seeds=dict(default=None, help='runs of each variant (default: of the plan)'),
         workers=dict(help='runs at a time (default: one per core)'),
         data=dict(
-            type=Path, help='folder of the data set, of all sets for `all` (data/NAME, data)'
+            type=FOLDER, help='folder of the data set, of all sets for `all` (data/NAME, data)'
         ),
         records=dict(
             type=Path,
@@ -32,14 +33,14 @@ def parse_arguments():
             help='folder of the records (%(default)s)',
         ),
         list=dict(action='store_true', help='the experiments on real images'),
-        evaluate=dict(metavar='CHECKPOINT', help='only score this checkpoint'),
+        evaluate=dict(type=CHECKPOINT, metavar='CHECKPOINT', help='only score this checkpoint'),
         part=dict(default='val', help='of the data, for --evaluate (%(default)s; e.g. test)'),
         iterations=None,
         data_root=None,
     )
     parser.add_argument('name', nargs='?', help='of an experiment, or all; --list shows them')
-    parser.epilog = (
-        'Generated data: position, dino, list_ops, robustness, with options of their own (--help).'
+    parser.description += (
+        ' Generated data: position, dino, list_ops, robustness, with options of their own (--help).'
     )
     cli.add_trust(parser)
     options = parser.parse_args()

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from mmlape import cli
 from mmlape.apps.export import formats
+from mmlape.cli.arguments import ABOVE_ZERO, CONFIG, FOLDER, MODEL, Parser, at_least
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape export', description='Export a detector or segmentor.'
-    )
-    parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
+    parser = Parser(
+        'export', 'Export a detector or segmentor.', 'nuclei nuclei.onnx',
+        'fits/cells/training cells.onnx --size 640x640 --half',
+    )  # fmt: skip
+    parser.add_argument('model', type=MODEL, help='a checkpoint, a work dir, or nuclei')
     suffixes = ' or '.join(form.suffix for form in formats.FORMATS.values())
     abouts = '; '.join(f'{name}: {form.about}' for name, form in formats.FORMATS.items())
     parser.add_argument('out', type=Path, help=f'the file to write, {suffixes}')
@@ -31,7 +33,11 @@ def parse_arguments():
         '--to', type=file_formats, default=['onnx'], metavar=','.join(formats.FORMATS),
         help=f'formats; OUT is the first, the others lie beside it (onnx). {abouts}',
     )  # fmt: skip
-    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--config',
+        type=CONFIG,
+        help='of a checkpoint without one inside: a file or a name',
+    )
     cli.add_trust(parser)
     parser.add_argument(
         '--size', '--imgsz', action='append', type=size_of, metavar='HEIGHTxWIDTH',
@@ -44,18 +50,26 @@ def parse_arguments():
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument('--half', action='store_true', help='weights in float16')
     kind.add_argument(
-        '--int8', type=Path, metavar='FOLDER', help='eight bits, calibrated on images of a folder'
+        '--int8', type=FOLDER, metavar='FOLDER', help='eight bits, calibrated on images of a folder'
     )
     parser.add_argument(
-        '--max-boxes', type=boxes, metavar='K',
+        '--max-boxes', type=at_least(1), metavar='K',
         help="boxes of a file: fewer are faster, since masks are computed for all (the config's max_per_img)",
     )  # fmt: skip
     parser.add_argument('--pt2', action='store_true', help='write OUT.pt2 too, as --to onnx,pt2')
-    parser.add_argument('--images', type=Path, help='folder of images to compare on (made ones)')
+    parser.add_argument('--images', type=FOLDER, help='folder of images to compare on (made ones)')
     parser.add_argument(
-        '--tolerance', type=float, help='largest difference (1e-3; --half 3e-2; --int8 none)'
+        '--tolerance', type=ABOVE_ZERO, help='largest difference (1e-3; --half 3e-2; --int8 none)'
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.pt2 and 'pt2' not in options.to:
+        options.to.append('pt2')
+    precision = '--half' if options.half else '--int8' if options.int8 else None
+    try:
+        formats.check_formats(options.to, options.out, precision)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
 
 
 def size_of(text):
@@ -73,12 +87,6 @@ def file_formats(text):
         known = ', '.join(formats.FORMATS)
         raise argparse.ArgumentTypeError(f"must be of {known}, got '{unknown[0]}'")
     return names
-
-
-def boxes(text):
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f'must be a number above 0, got {text!r}')
-    return int(text)
 
 
 def dynamic_axes(text):
@@ -183,14 +191,8 @@ def export(options, model, size, out):
 def main():
     options = parse_arguments()
     with cli.weights_only(), cli.stop_with_message():
-        if options.pt2 and 'pt2' not in options.to:
-            options.to.append('pt2')
-        precision = '--half' if options.half else '--int8' if options.int8 else None
-        formats.check_formats(options.to, options.out, precision)
-        for folder in filter(None, (options.int8, options.images)):
-            if not folder.is_dir():
-                raise ValueError(f"'{folder}' is not a folder of images")
-            image_files(folder)
+        for each in filter(None, (options.int8, options.images)):
+            image_files(each)
         from mmlape.apps.export.network import limit_boxes
         from mmlape.apps.inference import load
 

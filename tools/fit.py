@@ -12,25 +12,32 @@ MMDetection's and MMSegmentation's own tools take too, and after the training cu
 
 from __future__ import annotations
 
-import argparse
-import copy
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 from mmlape import cli
 from mmlape.apps.fit.data import FORMATS, TASKS, one_of
+from mmlape.apps.fit.models import known_model, listing
+from mmlape.apps.fit.options import FitOptions
+from mmlape.cli.arguments import FOLDER, LOGGERS, NEW_FOLDER, RATE, RATE_BELOW_ONE, Parser, checked
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape fit', description='Train a model on a folder of your own images.'
-    )
-    parser.add_argument('data', nargs='?', help=f'the folder: {one_of(FORMATS)}')
+    parser = Parser(
+        'fit', 'Train a model on a folder of your own images.', 'data/cells',
+        'data/cells --model micro-adapter --size 320 --epochs 12',
+    )  # fmt: skip
+    parser.add_argument('data', type=FOLDER, nargs='?', help=f'the folder: {one_of(FORMATS)}')
     parser.add_argument('--list', action='store_true', help='show the models')
-    parser.add_argument('--model', metavar='NAME', help='a model of --list; default: by the task')
+    parser.add_argument(
+        '--model',
+        type=checked(known_model),
+        metavar='NAME',
+        help='a model of --list; default: by the task',
+    )
     parser.add_argument('--task', choices=TASKS, help='default: what the data are for')
-    parser.add_argument('--out', type=Path, help='default: fits/FOLDER')
+    parser.add_argument('--out', type=NEW_FOLDER, help='default: fits/FOLDER')
     parser.add_argument(
         '--dry-run',
         action='store_true',
@@ -41,12 +48,16 @@ def parse_arguments():
     options = parser.parse_args()
     if options.data is None and not options.list:
         parser.error('name the folder of your data, or give --list')
+    try:
+        options.how = FitOptions(**{f.name: getattr(options, f.name) for f in fields(FitOptions)})
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
 def add_data_options(group):
     group.add_argument(
-        '--val', type=float, default=0.2,
+        '--val', type=RATE_BELOW_ONE, default=0.2,
         help='share of the images for validation where the data have no such part (%(default)s); 0: none',
     )  # fmt: skip
     group.add_argument('--train-ann', metavar='FILE', help='COCO file of the training images')
@@ -69,7 +80,7 @@ def add_data_options(group):
         '--workers', type=int, default=2, help='processes that load images (%(default)s)'
     )
     group.add_argument(
-        '--score', '--conf', '--score-thr', type=float,
+        '--score', '--conf', '--score-thr', type=RATE,
         help="of boxes in pictures (that of the best F1 in the model's validation)",
     )  # fmt: skip
 
@@ -96,7 +107,9 @@ def add_training_options(group):
     group.add_argument('--ema', action='store_true', help='average the weights over the steps')
     group.add_argument('--patience', type=int, help='stop after N validations without a better one')
     group.add_argument('--seed', type=int, default=0, help='default: %(default)s')
-    group.add_argument('--log', metavar='tensorboard,wandb,mlflow', help='log curves there too')
+    group.add_argument(
+        '--log', type=LOGGERS, metavar='tensorboard,wandb,mlflow', help='log curves there too'
+    )
 
 
 def held(out):
@@ -114,19 +127,15 @@ def held(out):
 
 def prepare(options):
     """Find the data and write the configs; returns the data and the resolved config."""
-    from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
+    from mmlape.apps.fit import config_text, find_data, find_model
     from mmlape.apps.fit.channels import loader_of
     from mmlape.apps.fit.files import check_files, write_files
     from mmlape.apps.fit.model_changes import check_weights_are_there
     from mmlape.apps.fit.own_weights import own_checkpoint, start_from
     from mmlape.atomic import atomic_write
-    from mmlape.checks import check_rate
     from mmlape.config_text import read_config_text
 
-    how = FitOptions(**{part.name: getattr(options, part.name) for part in fields(FitOptions)})
-    out = options.out
-    if options.score is not None:
-        check_rate('--score', options.score, with_one=True)
+    how, out = options.how, options.out
     if (out / 'fit.py').exists():
         raise ValueError(f'{held(out)}; another --out, or removing the folder, begins anew')
     names = [name.strip() for name in options.classes.split(',') if name.strip()]
@@ -142,8 +151,6 @@ def prepare(options):
     )
     text = config_text(data, find_model(options.model, data.task), how, out, loader_of(data))
     cfg = read_config_text(text)
-    if options.log:
-        cli.log_to(copy.deepcopy(cfg), options.log.split(','))
     files = dict(data.files)
     if cfg.get('load_from'):
         files[cfg.load_from], told = start_from(own_checkpoint(how.weights), cfg, data.classes)
@@ -208,8 +215,6 @@ def report(options, data, best):
 def main():
     options = parse_arguments()
     if options.list:
-        from mmlape.apps.fit.models import listing
-
         print(listing())
         return 0
     if options.out is None:
@@ -225,7 +230,7 @@ def main():
         draw_data(options, cfg)
         return 0
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
-    train += ['--log', options.log] * bool(options.log)
+    train += ['--log', ','.join(options.log)] * bool(options.log)
     if code := cli.run_child(train):
         return code
     with cli.weights_only(), cli.stop_with_message():

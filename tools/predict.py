@@ -10,43 +10,64 @@ read or predicted are named at the end.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
-from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import (
+    CONFIG,
+    MODEL,
+    NEW_FOLDER,
+    RATE,
+    RATE_BELOW_ONE,
+    SOURCE,
+    Parser,
+    at_least,
+)
 from mmlape.cpu.wait_policy import set_wait_policy
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape predict', description='Predict boxes, masks or label maps for images.'
+    parser = Parser(
+        'predict', 'Predict boxes, masks or label maps for images.', 'nuclei photos',
+        'fits/cells/training slide.png --tile 640 --csv',
+    )  # fmt: skip
+    parser.add_argument(
+        'model',
+        type=MODEL,
+        help='a checkpoint, a work dir (its best, else last checkpoint), or nuclei',
     )
     parser.add_argument(
-        'model', help='a checkpoint, a work dir (its best, else last checkpoint), or nuclei'
+        'source', type=SOURCE, nargs='+', help='image, video, folder, pattern; - reads names'
     )
-    parser.add_argument('source', nargs='+', help='image, video, folder, pattern; - reads names')
-    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--config',
+        type=CONFIG,
+        help='of a checkpoint without one inside: a file or a name',
+    )
     cli.add_trust(parser)
     parser.add_argument(
-        '--out', type=Path, help='a new folder; default: predictions, predictions-2, ...'
+        '--out', type=NEW_FOLDER, help='a new folder; default: predictions, predictions-2, ...'
     )
     parser.add_argument(
         '--score',
         '--conf',
         '--score-thr',
-        type=float,
+        type=RATE,
         help="minimum score of a box (that of the best F1 in the model's validation, else 0.3)",
     )
-    parser.add_argument('--tile', type=int, help='side of tiles in pixels, for large images')
-    parser.add_argument('--overlap', type=float, default=0.2, help='share of a tile (%(default)s)')
+    parser.add_argument(
+        '--tile', type=at_least(32), help='side of tiles in pixels, for large images'
+    )
+    parser.add_argument(
+        '--overlap', type=RATE_BELOW_ONE, default=0.2, help='share of a tile (%(default)s)'
+    )
     parser.add_argument(
         '--global', dest='with_whole', action='store_true',
         help='with tiles, look at the whole shrunken image too, for large objects',
     )  # fmt: skip
     parser.add_argument(
-        '--batch', type=int, default=1, help='images or tiles per pass (%(default)s)'
+        '--batch', type=at_least(1), default=1, help='images or tiles per pass (%(default)s)'
     )
     parser.add_argument(
         '--json', action='store_true', help='write predictions.json (COCO, RLE masks)'
@@ -54,7 +75,10 @@ def parse_arguments():
     parser.add_argument('--csv', action='store_true', help='write predictions.csv, a line per box')
     parser.add_argument('--no-pictures', action='store_true', help='do not draw')
     parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.with_whole and not options.tile:
+        parser.error('--global goes with --tile')
+    return options
 
 
 class Frames:

@@ -12,17 +12,22 @@ import sys
 from pathlib import Path
 
 from mmlape.atomic import atomic_write
+from mmlape.cli.arguments import FILE, Parser
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog='mmlape prediction_split',
-        description='Count images on which position helps or hurts a classifier.',
+    parser = Parser(
+        'prediction_split', 'Count images on which position helps or hurts a classifier.',
+        'without.pkl with.pkl', 'without.pkl with.pkl --out split.json',
+    )  # fmt: skip
+    parser.add_argument(
+        'without', type=FILE, help='predictions without position: .pkl of a test, or .json'
     )
-    parser.add_argument('without', help='predictions without position: .pkl of a test, or .json')
-    parser.add_argument('with_position', help='predictions with position, of the same images')
+    parser.add_argument(
+        'with_position', type=FILE, help='predictions with position, of the same images'
+    )
     parser.add_argument('--out', type=Path, help='JSON with the images of each kind')
     return parser.parse_args()
 

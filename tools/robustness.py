@@ -11,14 +11,13 @@ robustness.png show the results. See `mmlape docs robustness`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import mmlape
 from mmlape import cli
 from mmlape.atomic import atomic_write
-from mmlape.cli.arguments import add_common_options, existing_config
+from mmlape.cli.arguments import CHECKPOINT, CONFIG, FOLDER, Parser, add_common_options, at_least
 from mmlape.research import robustness as robust
 from mmlape.research.demo.console import clock, output_to
 
@@ -27,15 +26,16 @@ SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
 
 
 def config(text):
-    return text if text.startswith(TIMM) else existing_config(text)
+    return text if text.startswith(TIMM) else CONFIG(text)
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape robustness', description='Measure how robust a model is.'
-    )
+    parser = Parser(
+        'robustness', 'Measure how robust a model is.', 'my_config.py last.pth --images 500',
+        'timm/lape_deit_tiny_patch16_224 last.pth --data-root data/imagenet',
+    )  # fmt: skip
     add_common_options(parser, config)
-    parser.add_argument('checkpoint', help='a file or an address')
+    parser.add_argument('checkpoint', type=CHECKPOINT, help='a file or an address')
     parser.add_argument(
         '--corruptions', nargs='+', default=['all'], metavar='NAME',
         choices=[*SETS, *robust.CORRUPTIONS, *robust.EXTRA],
@@ -53,13 +53,15 @@ def parse_arguments():
         help='images of the data set are RGB; default: BGR, as MMCV reads files',
     )  # fmt: skip
     parser.add_argument(
-        '--imagenet-c', type=Path, metavar='FOLDER',
+        '--imagenet-c', type=FOLDER, metavar='FOLDER',
         help="read the published ImageNet-C instead of corrupting the config's test images",
     )  # fmt: skip
     parser.add_argument(
-        '--imagenet-r', type=Path, metavar='FOLDER', help='measure ImageNet-R in FOLDER as well'
+        '--imagenet-r', type=FOLDER, metavar='FOLDER', help='measure ImageNet-R in FOLDER as well'
     )
-    parser.add_argument('--images', type=int, metavar='N', help='test on the first N images only')
+    parser.add_argument(
+        '--images', type=at_least(1), metavar='N', help='test on the first N images only'
+    )
     parser.add_argument('--metric', help='metric of the tables; default: top-1, box AP or mIoU')
     return parser.parse_args()
 
@@ -69,7 +71,7 @@ def prepare(options):
     of_timm = options.config.startswith(TIMM)
     made = robust.timm_config(options.config.removeprefix(TIMM)) if of_timm else None
     cfg = cli.config_of(options, made)
-    cfg.load_from, cfg.resume = mmlape.training.existing_checkpoint(options.checkpoint), False
+    cfg.load_from, cfg.resume = options.checkpoint, False
     mmlape.training.check_data_is_there(cfg, ('test',))
     if options.images is not None:
         cli.first_images(cfg, options.images)

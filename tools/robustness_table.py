@@ -5,25 +5,26 @@ mmlape robustness_table NAME=RECORD.json[,RECORD.json...] [...] [--metric NAME] 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from mmlape import cli
 from mmlape.atomic import atomic_write
+from mmlape.cli.arguments import NEW_FOLDER, Parser
 from mmlape.research import robustness
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape robustness_table', description='Compare records of `mmlape robustness`.'
-    )
+    parser = Parser(
+        'robustness_table', 'Compare records of `mmlape robustness`.', 'lape=a.json,b.json vit=c.json',
+        'lape=a.json vit=c.json --metric top1',
+    )  # fmt: skip
     parser.add_argument(
         'models', nargs='+', metavar='NAME=RECORD[,RECORD...]',
         help='a row of the table: the mean over its records, one for each seed',
     )  # fmt: skip
     parser.add_argument('--metric', help='metric to show; default: top-1, box AP or mIoU')
     parser.add_argument(
-        '--out', type=Path, default=Path('work_dirs/robustness'), help='folder (%(default)s)'
+        '--out', type=NEW_FOLDER, default=Path('work_dirs/robustness'), help='folder (%(default)s)'
     )
     return parser.parse_args()
 

@@ -10,30 +10,40 @@ written is loaded once. See `mmlape docs predict`.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import re
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.cli.arguments import CONFIG, FILE, MODEL, Parser
 from mmlape.shipped import shipped_configs
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog='mmlape share', description='Write a folder to share.')
-    parser.add_argument('model', help='a checkpoint, a work dir, or nuclei')
+    parser = Parser(
+        'share', 'Write a folder to share.', 'fits/cells/training shared/cells --license apache-2.0',
+        'nuclei shared/nuclei',
+    )  # fmt: skip
+    parser.add_argument('model', type=MODEL, help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
-    parser.add_argument('--config', help='of a checkpoint without one inside: a file or a name')
+    parser.add_argument(
+        '--config',
+        type=CONFIG,
+        help='of a checkpoint without one inside: a file or a name',
+    )
     cli.add_trust(parser)
     parser.add_argument('--data', help='what it was trained on: a text for the card')
     parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
-    parser.add_argument('--metrics', type=Path, help='JSON: figures by name (those in the logs)')
+    parser.add_argument('--metrics', type=FILE, help='JSON: figures by name (those in the logs)')
     parser.add_argument(
         '--delta', metavar='SOURCE:PLACE',
         help="write only differences to weights that must not be passed on, such as 'timm:vit_small_patch16_dinov3'",
     )  # fmt: skip
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.folder.exists() and (not options.folder.is_dir() or any(options.folder.iterdir())):
+        parser.error(f'{str(options.folder)!r} exists already')
+    return options
 
 
 def logged_metrics(path):

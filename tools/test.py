@@ -6,11 +6,9 @@
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
 
-import argparse
-
 import mmlape
 from mmlape import cli
-from mmlape.cli.arguments import add_common_options
+from mmlape.cli.arguments import CHECKPOINT, Parser, add_common_options, at_least
 from mmlape.cpu.wait_policy import set_wait_policy
 
 # Parts of a config that a test does not read.
@@ -18,9 +16,12 @@ NOT_READ = ('train_cfg', 'train_dataloader', 'optim_wrapper', 'param_scheduler',
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog='mmlape test', description='Evaluate a checkpoint.')
+    parser = Parser(
+        'test', 'Evaluate a checkpoint.', 'my_config.py work_dirs/my_config/epoch_12.pth',
+        'my_config.py last.pth --images 100 --show-dir pictures',
+    )  # fmt: skip
     add_common_options(parser)
-    parser.add_argument('checkpoint', help='a file or an address')
+    parser.add_argument('checkpoint', type=CHECKPOINT, help='a file or an address')
     parser.add_argument(
         '--out', help='save the predictions: a .pkl, or a folder of label maps for MMSegmentation'
     )
@@ -31,14 +32,16 @@ def parse_arguments():
     )
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per image of --show')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
-    parser.add_argument('--images', type=int, metavar='N', help='test on the first N images only')
+    parser.add_argument(
+        '--images', type=at_least(1), metavar='N', help='test on the first N images only'
+    )
     return parser.parse_args()
 
 
 def prepare(options):
     """The config with all options applied, and an additional metric."""
     cfg = cli.config_of(options)
-    cfg.load_from, cfg.resume = mmlape.training.existing_checkpoint(options.checkpoint), False
+    cfg.load_from, cfg.resume = options.checkpoint, False
     # Whoever tests published weights need not mend how they were trained.
     read = {name: cfg[name] for name in cfg if name not in NOT_READ}
     mmlape.training.check_config(read)

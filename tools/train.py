@@ -7,26 +7,26 @@
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
 
-import argparse
 import sys
 
 import mmlape
 from mmlape import cli
-from mmlape.cli.arguments import AMP_DTYPES, add_common_options
+from mmlape.cli.arguments import AMP_DTYPES, LOGGERS, RESUME, Parser, add_common_options, at_least
 from mmlape.cpu.wait_policy import set_wait_policy
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape train', description='Train the model of a config.'
-    )
+    parser = Parser(
+        'train', 'Train the model of a config.', 'my_config.py --resume',
+        'my_config.py --work-dir runs/a --amp-dtype bf16 --cfg-options train_dataloader.batch_size=4',
+    )  # fmt: skip
     add_common_options(parser)
     parser.add_argument('--amp', action='store_true', help='mixed precision, float16 by default')
     parser.add_argument(
         '--amp-dtype', choices=list(AMP_DTYPES), help='mixed precision in this type; implies --amp'
     )
     parser.add_argument(
-        '--resume', nargs='?', const='auto', metavar='CHECKPOINT',
+        '--resume', type=RESUME, nargs='?', const='auto', metavar='CHECKPOINT',
         help='resume from this checkpoint, or from the last complete one in the work dir '
         '(from the start if there is none)',
     )  # fmt: skip
@@ -35,10 +35,10 @@ def parse_arguments():
         help="scale the learning rate with the batch size, from the config's base_batch_size",
     )  # fmt: skip
     parser.add_argument(
-        '--log', type=lambda text: text.split(','), default=[], metavar='tensorboard,wandb,mlflow',
+        '--log', type=LOGGERS, default=[], metavar='tensorboard,wandb,mlflow',
         help='log curves there too; report.html and curves.csv are always written',
     )  # fmt: skip
-    parser.add_argument('--seed', type=int, help="instead of the config's randomness.seed")
+    parser.add_argument('--seed', type=at_least(0), help="instead of the config's randomness.seed")
     return parser.parse_args()
 
 

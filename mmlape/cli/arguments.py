@@ -3,13 +3,57 @@
 from __future__ import annotations
 
 import argparse
+import glob
+import importlib.util
+import math
+import os
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
+from mmlape.apps.inference.names import existing_model
+from mmlape.checks import check_rate, existing_checkpoint
 from mmlape.shipped import find_config
 
+from .program import USAGE
+
 AMP_DTYPES = dict(fp16='float16', bf16='bfloat16', float16='float16', bfloat16='bfloat16')
+# Packages of MMEngine's backends for curves; mmlape/cli/options.py has their options.
+_LOGGERS = ('tensorboard', 'wandb', 'mlflow')
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of ``mmlape NAME``: wrong ones end it with one line, and the help ends with examples.
+
+    Args:
+        name: Of the command.
+        description: One sentence.
+        examples: Arguments of two calls.
+    """
+
+    def __init__(self, name: str, description: str, *examples: str) -> None:
+        lines = [f'  mmlape {name} {example}'.rstrip() for example in examples]
+        super().__init__(
+            prog=f'mmlape {name}',
+            description=description,
+            epilog='\n'.join(['examples:', *lines]),
+            formatter_class=_Help,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """End the program."""
+        hint = (
+            '' if message.startswith('argument ') else f' (`{self.prog} --help` shows the options)'
+        )
+        self.exit(USAGE, f'error: {message}{hint}\n')
+
+
+class _Help(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Examples are lines to copy."""
+        return text if text.startswith('examples:') else super()._fill_text(text, width, indent)
 
 
 class ConfigOptions(argparse.Action):
@@ -24,24 +68,111 @@ class ConfigOptions(argparse.Action):
         DictAction(self.option_strings, self.dest, self.nargs)(*arguments)
 
 
-def existing_config(text: str) -> str:
-    """An argument's type: ``text``, if it is a file or the name of a shipped config."""
+def checked(check: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an argument: what ``check`` makes of it, whose ValueError is the message."""
+
+    def value(text: str) -> Any:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return value
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an argument: an integer that is not less."""
+
+    def integer(text: str) -> int:
+        if not text.removeprefix('-').isdecimal():
+            raise argparse.ArgumentTypeError(f'must be an integer, got {text!r}')
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f'must be at least {least}, got {text}')
+        return int(text)
+
+    return integer
+
+
+def _rate(text: str, with_one: bool = True) -> float:
     try:
-        find_config(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        return check_rate('it', float(text), with_one=with_one)
+    except ValueError:
+        raise ValueError(f'must be in [0, 1{"]" if with_one else ")"}, got {text!r}') from None
+
+
+def _above_zero(text: str) -> float:
+    try:
+        above = 0 < float(text) < math.inf
+    except ValueError:
+        above = False
+    if not above:
+        raise ValueError(f'must be a number above 0, got {text!r}')
+    return float(text)
+
+
+def _config(text: str) -> str:
+    find_config(text)
     return text
 
 
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise ValueError(f'there is no folder {text!r}')
+    return Path(text)
+
+
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise ValueError(f'there is no file {text!r}')
+    return Path(text)
+
+
+def _new_folder(text: str) -> Path:
+    path = Path(text)
+    first = next(each for each in (path, *path.parents, Path()) if os.path.lexists(each))
+    if not os.path.isdir(first):
+        raise ValueError(f'{str(first)!r} is not a folder')
+    return path
+
+
+def _source(text: str) -> str:
+    if text != '-' and not os.path.lexists(text) and not any(glob.iglob(text, recursive=True)):
+        raise ValueError(f'{text[:200]!r} is neither a file nor a folder, and no file is named so')
+    return text
+
+
+def _resume(text: str) -> str:
+    return text if text == 'auto' else existing_checkpoint(text)
+
+
+def _loggers(text: str) -> list[str]:
+    names = text.split(',')
+    for name in names:
+        if name not in _LOGGERS:
+            raise ValueError(f'must be of {", ".join(_LOGGERS)}, got {name!r}')
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f'{name} needs its package: pip install {name}')
+    return names
+
+
+RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
+ABOVE_ZERO = checked(_above_zero)
+CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
+FOLDER, FILE, NEW_FOLDER = map(checked, (_folder, _file, _new_folder))
+SOURCE, RESUME, LOGGERS = map(checked, (_source, _resume, _loggers))
+
+
 def add_common_options(
-    parser: argparse.ArgumentParser, config: Callable[[str], str] = existing_config
+    parser: argparse.ArgumentParser, config: Callable[[str], str] = CONFIG
 ) -> None:
     """Add the ``config``, of this type, and the options that upstream's tools have in common."""
     parser.add_argument(
         'config', type=config, help='a file, or the name of a config that comes with mmlape'
     )
     parser.add_argument(
-        '--work-dir', help='folder of logs, checkpoints and results; default: work_dirs/<config>'
+        '--work-dir',
+        type=NEW_FOLDER,
+        help='folder of logs, checkpoints and results; default: work_dirs/<config>',
     )
     parser.add_argument(
         '--data-root',

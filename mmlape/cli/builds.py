@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
+from .arguments import Parser
 from .program import run_program, stop_with_message
 
 
@@ -14,9 +15,8 @@ def parse_arguments(
     build: Callable, folder: str, description: str, arguments: list[str] | None = None
 ) -> argparse.Namespace:
     """Every option of ``build``, with its default."""
-    parser = argparse.ArgumentParser(
-        prog=f'mmlape build {Path(folder).name}', description=description.splitlines()[0]
-    )
+    name = Path(folder).name
+    parser = Parser(f'build {name}', description.splitlines()[0], '', f'elsewhere/{name}')
     parser.add_argument('root', nargs='?', default=folder, help='the folder to build')
     for name, parameter in inspect.signature(build).parameters.items():
         if name == 'root':

@@ -10,19 +10,8 @@ from typing import Any
 
 from mmlape.shipped import output_folder, shipped_folder
 
+from .arguments import Parser, at_least
 from .program import MISTAKES, command_line, continue_with, run_program, stop_with_message
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """The type of an argument: an integer that is not less."""
-
-    def integer(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f'must be at least {least}, got {text}')
-        return int(text)
-
-    return integer
-
 
 COUNT = at_least(1)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -45,11 +34,12 @@ def parser_of(name: str, description: str, **changes: dict | None) -> argparse.A
         description: Its first line is shown.
         changes: What differs from the usual options (:data:`OPTIONS`), or a new one; None for one that it has not.
     """
-    prog = f'mmlape experiment {name}'.strip()
-    parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
-    folder = output_folder() / 'work_dirs' / prog.removeprefix('mmlape ').replace(' ', '_')
+    command = f'experiment {name}'.strip()
+    examples = ('--seeds 1', '--seeds 5') if name else ('--list', 'camvid --data data/camvid')
+    parser = Parser(command, description.splitlines()[0], *examples)
+    folder = output_folder() / 'work_dirs' / command.replace(' ', '_')
     parser.set_defaults(
-        command=prog.removeprefix('mmlape '),
+        command=command,
         module=f'mmlape.research.experiments.{name or "evidence"}',
     )
     for option in dict.fromkeys([*OPTIONS, *changes]):

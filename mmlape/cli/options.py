@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +54,7 @@ def config_of(options: argparse.Namespace, made: Config | None = None) -> Config
     cfg.launcher = options.launcher or ('pytorch' if torchrun else 'none')
     os.environ.setdefault('LOCAL_RANK', str(options.local_rank))
     if options.work_dir is not None:
-        cfg.work_dir = options.work_dir
+        cfg.work_dir = str(options.work_dir)
         if report := (cfg.get('default_hooks') or {}).get('report'):
             report.pop('out_dir', None)  # where the work dir was before
     elif cfg.get('work_dir') is None:
@@ -153,19 +152,11 @@ def enable_lr_scaling(cfg: Config) -> None:
 
 
 def log_to(cfg: Config, names: Sequence[str]) -> None:
-    """Log curves to TensorBoard, Weights & Biases or MLflow too, by MMEngine's backends.
-
-    Raises:
-        ValueError: If one is unknown, or its package is not installed.
-    """
+    """Log curves to TensorBoard, Weights & Biases or MLflow too, by MMEngine's backends."""
     if cfg.get('visualizer') is None:
         cfg.visualizer = ConfigDict(type='Visualizer')
     backends = [*(cfg.visualizer.get('vis_backends') or [ConfigDict(type='LocalVisBackend')])]
     for name in names:
-        if name not in _LOGGERS:
-            raise ValueError(f'--log must be of {", ".join(_LOGGERS)}, got {name!r}')
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f'--log {name} needs its package: pip install {name}')
         kind, options = _LOGGERS[name]
         if all(type_name(each) != kind for each in backends):
             backends.append(ConfigDict(type=kind, **options(Path(cfg.work_dir).name)))

@@ -18,7 +18,7 @@ from mmlape.research import analysis
 from mmlape.research.analysis import COMPARED, NORMS
 from mmlape.shipped import read_config
 
-from .arguments import ConfigOptions
+from .arguments import CHECKPOINT, CONFIG, NEW_FOLDER, SOURCE, ConfigOptions, Parser, at_least
 from .program import MISTAKES, run_program, stop_with_message
 
 if TYPE_CHECKING:
@@ -62,12 +62,17 @@ class Command:
         images: bool = False,
         norms: bool = False,
     ) -> None:
-        prog, description = f'mmlape picture {Path(sys.argv[0]).stem}', docstring.split('\n')[0]
-        self.parser = argparse.ArgumentParser(prog=prog, description=description)
+        name, shown = Path(sys.argv[0]).stem, ' --images photos' if images else ''
+        examples = f'my_config.py{shown}', f'my_config.py epoch_12.pth{shown} --out pictures'
+        self.parser = Parser(f'picture {name}', docstring.split('\n')[0], *examples)
         self.add = add = self.parser.add_argument
-        add('config', help='any config with model.backbone (detector or segmentor)')
+        add(
+            'config',
+            type=CONFIG,
+            help='any config with model.backbone (detector or segmentor)',
+        )
         weights = 'weights of the whole model or of the backbone; default: initial values'
-        add('checkpoint', nargs='?', help=weights)
+        add('checkpoint', type=CHECKPOINT, nargs='?', help=weights)
         of = 'of a checkpoint from elsewhere; default: our own names'
         add('--format', choices=sorted(FORMATS), help=of)
         without = "without a checkpoint: apply the config's init_cfg"
@@ -76,21 +81,35 @@ class Command:
         override = 'override the config, key=value'
         add('--cfg-options', nargs='+', action=ConfigOptions, help=override)
         where = 'folder; default: work_dirs/pictures/<config name>, with what --cfg-options change'
-        add('--out', type=Path, help=where)
+        add('--out', type=NEW_FOLDER, help=where)
         if part:
             add('--part', help=f'one {part}; default: all, a file each')
         if layers:
-            add('--layers', type=int, nargs='+', help=f'0-based; default: {layers}')
+            add('--layers', type=at_least(0), nargs='+', help=f'0-based; default: {layers}')
         if grid:
-            add('--grid', type=int, nargs=2, metavar=('H', 'W'), help=f'tokens; default: {grid}')
+            add(
+                '--grid',
+                type=at_least(1),
+                nargs=2,
+                metavar=('H', 'W'),
+                help=f'tokens; default: {grid}',
+            )
         if prefix:
             shown = 'show prefix tokens (class, distillation); default: leave them out'
             add('--prefix', action='store_true', help=shown)
         if images:
-            add('--images', nargs='+', required=True, help='image files and folders with images')
-            add('--max-images', type=int, metavar='N', help='only the first N; default: all')
+            add(
+                '--images',
+                type=SOURCE,
+                nargs='+',
+                required=True,
+                help='image files and folders with images',
+            )
+            add(
+                '--max-images', type=at_least(1), metavar='N', help='only the first N; default: all'
+            )
             pixels = 'pixels to resize to; default: images as they are'
-            add('--size', type=int, nargs=2, metavar=('HEIGHT', 'WIDTH'), help=pixels)
+            add('--size', type=at_least(1), nargs=2, metavar=('HEIGHT', 'WIDTH'), help=pixels)
         if norms:
             norm = 'before attention (norm1, default) or before the feed-forward network'
             add('--norm', choices=NORMS, default=NORMS[0], help=norm)

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 from mmlape.atomic import digest_of
 from mmlape.checkpoints.files import fault_of
 from mmlape.checkpoints.reading import read_checkpoint
+from mmlape.checks import existing_checkpoint
 
 from .stop_hooks import all_finite
-
-
-def existing_checkpoint(text: str) -> str:
-    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
-    path = Path(text)
-    if '://' in text or path.exists():
-        return text
-    present = sorted(each.name for each in path.parent.glob('*.pth'))
-    near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
-    hint = f'; in {path.parent} there are {", ".join(near)}' if near else ''
-    if not path.parent.is_dir():
-        hint = f'; there is no folder {path.parent} either'
-    raise ValueError(f'there is no checkpoint {text!r}{hint}')
 
 
 def last_complete_checkpoint(work_dir: str) -> tuple[str | None, list[str]]:

@@ -249,7 +249,7 @@ REFUSED = [
     ('position_correlation', VIT, ['--part', 'vit'], "must be one of ['position'], got 'vit'"),
     ('position_correlation', VIT, ['--where', 'stream'], "source must be one of ['attention']"),
     ('position_correlation', VIT, ['--where', 'scores'], '--where scores: no position here'),
-    ('position_correlation', VIT, ['--grid', 0, 4], 'grid must be at least 1, got 0'),
+    ('position_correlation', VIT, ['--grid', 0, 4], '--grid: must be at least 1, got 0'),
     ('position_correlation', VIT, ['nothing.pth'], "there is no checkpoint 'nothing.pth'"),
     ('position_correlation', VIT, ['--format', 'timm'], "source='timm' is the format of"),
     ('position_correlation', VIT, [*CHANGE, 'model.backbone.type=mmlape.ViT'], 'is not registered as a model of'),
@@ -261,7 +261,7 @@ REFUSED = [
     ('dtn_maps', PVT, ['--before', 'x.pth'], '--before x.pth is compared with a CHECKPOINT'),
     ('attention_distance', PVT, [], 'the following arguments are required: --images'),
     ('class_attention', PVT, IMAGES, 'PyramidVisionTransformer has no class'),
-    ('token_pca', PVT, ['--images', 'x', '--compare', 'BN'], "invalid choice: 'BN'"),
+    ('token_pca', PVT, ['--images', '.', '--compare', 'BN'], "invalid choice: 'BN'"),
     ('position_grids', VIT, ['--out', 'images/first.jpg/x'], 'first.jpg'),
 ]  # fmt: skip
 

@@ -151,7 +151,7 @@ def test_a_classifiers_backbone_for_a_detector(convert, tmp_path):
         (dict(source='timm', weights='vit_tiny_patch61'), "no model 'vit_tiny_patch61'"),
         (dict(source='timm'), 'the model is a ViTAdapter|do not fit|only'),
         (dict(source='resnet'), 'invalid choice'),
-        (dict(min_matched='2'), 'min_matched must be in'),
+        (dict(min_matched='2'), 'min-matched: must be in'),
     ],
 )
 def test_mistakes_end_with_one_message_and_no_file(change, message, convert, detector, tmp_path):

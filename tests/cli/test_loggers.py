@@ -1,11 +1,13 @@
 """`--log`: MMEngine's backends, whatever visualizer a config has."""
 
 import importlib.util
+from argparse import ArgumentTypeError
 
 import pytest
 from mmengine.config import Config
 
 from mmlape import cli
+from mmlape.cli.arguments import LOGGERS
 
 
 def config(**visualizer):
@@ -15,8 +17,7 @@ def config(**visualizer):
 @pytest.mark.parametrize(
     'cfg', [config(), config(visualizer=dict(type='DetLocalVisualizer')), config(visualizer=None)]
 )
-def test_backends_are_added_to_the_local_one(cfg, monkeypatch):
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+def test_backends_are_added_to_the_local_one(cfg):
     cli.log_to(cfg, ['tensorboard', 'wandb', 'mlflow'])
     cli.log_to(cfg, ['tensorboard'])
     local, *others = cfg.visualizer.vis_backends
@@ -25,11 +26,9 @@ def test_backends_are_added_to_the_local_one(cfg, monkeypatch):
 
 
 def test_mistakes(monkeypatch):
-    with pytest.raises(ValueError, match="must be of tensorboard, wandb, mlflow, got 'tensorbord'"):
-        cli.log_to(config(), ['tensorbord'])
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-    with pytest.raises(ValueError, match='--log wandb needs its package: pip install wandb'):
-        cli.log_to(config(), ['wandb'])
+    with pytest.raises(ArgumentTypeError, match='wandb needs its package: pip install wandb'):
+        LOGGERS('wandb')
 
 
 def test_a_report_is_added_once_and_can_be_switched_off():

@@ -227,10 +227,10 @@ def test_the_command(commands, tmp_path):
 
 MISTAKES = {
     'OUT must end with .onnx': ('nuclei', 'out.txt'),
-    'is not a folder of images': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
+    'there is no folder': ('nuclei', 'out.onnx', '--int8', 'nowhere'),
     'there is no checkpoint': ('nowhere.pth', 'out.onnx'),
     'each at least 32': ('nuclei', 'out.onnx', '--size', '512'),
-    'must be a number above 0': ('nuclei', 'out.onnx', '--max-boxes', 'many'),
+    'must be an integer': ('nuclei', 'out.onnx', '--max-boxes', 'many'),
     'OUT must end with .pt2': ('nuclei', 'out.onnx', '--to', 'pt2,onnx'),
     '--half does not go with --to pt2': ('nuclei', 'out.pt2', '--to', 'pt2', '--half'),
     "must be of onnx, pt2, got 'tflite'": ('nuclei', 'out.onnx', '--to', 'tflite'),

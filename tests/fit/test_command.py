@@ -86,12 +86,15 @@ def test_wrong_data_are_refused_by_a_dry_run_which_writes_nothing(commands, tmp_
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['nowhere'], "error: there is no folder 'nowhere'"),
+        (['nowhere'], "error: argument data: there is no folder 'nowhere'"),
         (['cells', '--model', 'segmenter'], 'error: --model segmenter is for segment'),
         (['cells', '--epochs', '0'], 'error: --epochs'),
         (['cells', '--weights', 'none.pth'], 'error: .*none.pth.*--weights none'),
         (['cells', '--model', 'micro-adapter', '--out', 'file/out'], 'error: .*file'),
-        (['cells', '--model', 'micro-adapter', '--log', 'tensorbord'], 'error: --log must be of'),
+        (
+            ['cells', '--model', 'micro-adapter', '--log', 'tensorbord'],
+            'error: argument --log: must be of',
+        ),
         ([], 'name the folder'),
     ],
 )

@@ -5,20 +5,25 @@
 Writes ``dtn_ratios.png`` and ``.npz``. See `mmlape docs pictures`.
 """
 
-import argparse
 from pathlib import Path
 
+from mmlape.cli.arguments import NEW_FOLDER, Parser
 from mmlape.cli.pictures import run, write_results
 from mmlape.research import analysis
 
 
 def main() -> None:
     description = "Draw DTN's ratios over a training."
-    parser = argparse.ArgumentParser(prog='mmlape picture dtn_ratios', description=description)
+    parser = Parser(
+        'picture dtn_ratios',
+        description,
+        'work_dirs/my_config',
+        'work_dirs/my_config --out pictures',
+    )
     runs = 'work folder, vis_data folder or scalars.json; several are joined in this order'
     parser.add_argument('runs', nargs='+', help=runs)
     out = 'folder; default: work_dirs/pictures/<name of the first run>'
-    parser.add_argument('--out', type=Path, help=out)
+    parser.add_argument('--out', type=NEW_FOLDER, help=out)
     options = parser.parse_args()
     course = analysis.read_ratios(options.runs)
     folder = options.out or Path('work_dirs/pictures', Path(options.runs[0]).resolve().stem)

@@ -6,7 +6,8 @@ neighbours of the trained teacher with those of the same network before training
 `mmlape docs configs/dino`.
 """
 
-from mmlape.cli.experiments import at_least, parser_of, run
+from mmlape.cli.arguments import at_least
+from mmlape.cli.experiments import parser_of, run
 
 PARSER = parser_of(
     'dino',

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.cli.arguments import ConfigOptions
+from mmlape.cli.arguments import CONFIG, RATE, ConfigOptions, Parser, at_least
 from mmlape.cli.pictures import overridden_config, run
 from mmlape.shipped import find_config
 
@@ -31,27 +31,31 @@ FILES = ('.pth', '.pt', '.bin', '.tar', '.safetensors', '.json')
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog='mmlape convert', description='Convert foreign weights for a config.'
-    )
+    parser = Parser(
+        'convert', 'Convert foreign weights for a config.', 'timm deit_tiny_patch16_224 deit.pth --config my_config.py',
+        'mmseg old.pth new.safetensors --config my_config.py --force',
+    )  # fmt: skip
     parser.add_argument('source', choices=sorted(FORMATS), help='format of the weights')
     parser.add_argument(
         'weights', help='file, folder with one, http(s) address, or name of a timm model'
     )
     parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
     parser.add_argument(
-        '--config', required=True, help='config of the model or backbone: a file, or a name'
+        '--config',
+        type=CONFIG,
+        required=True,
+        help='config of the model or backbone: a file, or a name',
     )
     parser.add_argument(
         '--min-matched',
-        type=float,
+        type=RATE,
         default=0.95,
         metavar='SHARE',
         help='minimum share of the values of each part that the weights must provide (default 0.95)',
     )
     parser.add_argument(
         '--source-grid',
-        type=int,
+        type=at_least(1),
         nargs=2,
         metavar=('H', 'W'),
         help='grid of the position table, if it is not square',

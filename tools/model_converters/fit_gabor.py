@@ -9,30 +9,35 @@ channels of each table. See `mmlape docs pictures`.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from mmlape.cli.arguments import CHECKPOINT, NEW_FOLDER, Parser, at_least
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
 from mmlape.research.analysis import VARIANTS
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        prog='mmlape fit_gabor', description='Fit a Gabor position to a learned table.'
+    parser = Parser(
+        'fit_gabor', 'Fit a Gabor position to a learned table.', 'deit.pth gabor.pth',
+        'deit.pth gabor.pth --variant G --report pictures',
+    )  # fmt: skip
+    parser.add_argument(
+        'checkpoint', type=CHECKPOINT, help='of a whole model or a backbone: ours, timm or DeiT'
     )
-    parser.add_argument('checkpoint', help='of a whole model or a backbone: ours, timm or DeiT')
     parser.add_argument('out', type=Path, help='checkpoint to write')
     parser.add_argument('--key', help='name of one table; default: every pos_embed there is')
     parser.add_argument(
         '--grid',
-        type=int,
+        type=at_least(1),
         nargs=2,
         metavar=('H', 'W'),
         help='grid of the table, if it is not square',
     )
     parser.add_argument('--variant', choices=list(VARIANTS), default='G+E')
-    parser.add_argument('--report', type=Path, help='folder for a picture and figures per channel')
+    parser.add_argument(
+        '--report', type=NEW_FOLDER, help='folder for a picture and figures per channel'
+    )
     return parser.parse_args()
 
 

@@ -90,17 +90,22 @@ MODELS = {
 DEFAULTS = dict(detect='lape-adapter', instance='lape-adapter', segment='segmenter')
 
 
+def known_model(name: str) -> str:
+    """``name`` if it is a row's, else ValueError."""
+    if name not in MODELS:
+        raise ValueError(
+            f'--model: there is no {name!r}{did_you_mean(name, MODELS)}; `mmlape fit --list` shows {", ".join(MODELS)}'
+        )
+    return name
+
+
 def find_model(name: str | None, task: str) -> FitModel:
     """A row by its name, or the default of a task.
 
     Raises:
         ValueError: If there is no such row, or it is for another task.
     """
-    name = DEFAULTS[task] if name is None else name
-    if name not in MODELS:
-        raise ValueError(
-            f'--model: there is no {name!r}{did_you_mean(name, MODELS)}; `mmlape fit --list` shows {", ".join(MODELS)}'
-        )
+    name = DEFAULTS[task] if name is None else known_model(name)
     if task not in MODELS[name].tasks:
         fitting = ', '.join(key for key, row in MODELS.items() if task in row.tasks)
         raise ValueError(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mmlape.shipped import PACKAGE
+from .names import MODELS
 
 if TYPE_CHECKING:
     from .model import Model
-
-MODELS = PACKAGE / 'models'  # those that come with the package: weights, and facts as JSON
 
 
 def about(model: Model) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from mmlape.atomic import atomic_write
 from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.deltas import as_differences, is_file, values_of_base, whole_state
 from mmlape.checkpoints.files import write_checkpoint
-from mmlape.checkpoints.hub import HUB, hub_folder
+from mmlape.checkpoints.hub import hub_folder
 from mmlape.checkpoints.loaders import load_from_local
 from mmlape.checkpoints.reading import DELTA, names_in
 from mmlape.checkpoints.report import CheckpointError
@@ -26,23 +25,20 @@ from mmlape.config_text import config_text
 from mmlape.registry import MODELS
 
 from .about import about
+from .names import is_on_hub
 from .reading import read_text
 
 if TYPE_CHECKING:
     from .model import Model
 
 CONFIG, WEIGHTS, METRICS, CARD = 'config.py', 'model.safetensors', 'metrics.json', 'README.md'
-_ON_HUB = re.compile(r'[\w.-]+/[\w.-]+(@[\w./-]+)?')
 
 
 def shared_folder(path: str | Path) -> Path | None:
     """The folder that ``path`` names: itself, or one of the Hugging Face hub, ``OWNER/NAME`` or ``hf://OWNER/NAME``;
     None if it is something else."""
-    text, local = str(path), Path(path)
-    # A mistyped local path is not looked up on the hub.
-    here = local.suffix in ('.pth', '.safetensors') or local.parent.is_dir()
-    if text.startswith(HUB) or (_ON_HUB.fullmatch(text) and not here):
-        return hub_folder(text)
+    if is_on_hub(str(path)):
+        return hub_folder(str(path))
     return Path(path) if Path(path, CONFIG).is_file() and Path(path, WEIGHTS).is_file() else None
 
 

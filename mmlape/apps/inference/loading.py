@@ -12,9 +12,9 @@ from mmlape.checkpoints.loaders import load_with_config, safe_loading
 from mmlape.shipped import read_config
 from mmlape.training.last_checkpoint import best_checkpoint, last_complete_checkpoint
 
-from .about import MODELS
 from .folders import WEIGHTS, config_in_text, folder_config, folder_weights, shared_folder
 from .model import Model
+from .names import existing_model, with_package
 
 
 def load(
@@ -82,19 +82,14 @@ def _checkpoint_in(path: Path) -> Path:
     Raises:
         ValueError: If there is none.
     """
-    with_package = {each.stem: each for each in MODELS.glob('*.safetensors')}
-    if str(path) in with_package:
-        return with_package[str(path)]
+    if named := with_package().get(str(path)):
+        return named
     if path.is_dir():
         found = best_checkpoint(path) or last_complete_checkpoint(str(path))[0]
         if found is None:
             raise ValueError(f'{str(path)!r} has no complete checkpoint')
         return Path(found)
-    if not path.is_file():
-        raise ValueError(
-            f'there is no checkpoint {str(path)!r}; by name there are: {", ".join(with_package)}'
-        )
-    return path
+    return Path(existing_model(str(path)))
 
 
 def _names_for(content: dict[str, Any], cfg: Config) -> dict[str, Any] | None:

@@ -1,0 +1,32 @@
+"""Names of models, which are no paths: those that come with the package, and those on the hub. No slow imports."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mmlape.shipped import PACKAGE
+
+MODELS = PACKAGE / 'models'  # those that come with the package: weights, and facts as JSON
+_ON_HUB = re.compile(r'[\w.-]+/[\w.-]+(@[\w./-]+)?')
+
+
+def with_package() -> dict[str, Path]:
+    """Models that come with the package, by their names."""
+    return {path.stem: path for path in MODELS.glob('*.safetensors')}
+
+
+def is_on_hub(text: str) -> bool:
+    """Whether a model is looked up on the Hugging Face hub: ``OWNER/NAME``, and no mistyped local path."""
+    local = Path(text)
+    here = local.suffix in ('.pth', '.safetensors') or local.parent.is_dir()
+    return text.startswith('hf://') or bool(_ON_HUB.fullmatch(text) and not here)
+
+
+def existing_model(text: str) -> str:
+    """``text`` if it names a model that may be there; else ValueError."""
+    if Path(text).exists() or text in with_package() or is_on_hub(text):
+        return text
+    raise ValueError(
+        f'there is no checkpoint {text!r}; by name there are: {", ".join(with_package())}'
+    )
