@@ -138,7 +138,7 @@ def test_the_browser_is_told_to_ask_no_other_host(address):
 
 def test_a_backbone_of_another_package_has_no_position_to_show():
     network = SimpleNamespace(backbone=torch.nn.Conv2d(3, 8, 3))
-    answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None))
+    answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None, score=0.3))
     assert answers.panels.layers == 0 and len(build(answers, 'a', {}, ()).blocks) > 5
 
 

@@ -122,9 +122,9 @@ NUMBERS = {
     'experiment list_ops': dict(seeds=3),
     'experiment position': dict(seeds=3),
     'experiment robustness': dict(seeds=3, images=40),
-    'fit': dict(epochs=24, batch=2, val=0.2, workers=2, score=0.3),
+    'fit': dict(epochs=24, batch=2, val=0.2, workers=2),
     'picture position_flow': dict(count=3),
-    'predict': dict(score=0.3, overlap=0.2, batch=1),
+    'predict': dict(overlap=0.2, batch=1),
     'test': dict(wait_time=2),
 }
 

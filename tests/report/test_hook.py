@@ -258,7 +258,7 @@ def test_training_images_are_drawn_with_their_labels(kind, dtype, channels, tmp_
     )
     assert step.held == []
     picture = cv2.imread(str(path)).astype(int)
-    assert picture.shape == (3 * 560 + 2 * 8, 2 * 280 + 8, 3)
+    assert picture.shape[0] > 3 * 560 + 2 * 8 and picture.shape[1] == 2 * 280 + 8  # with legends
     edge = picture[
         14 * 15 : 14 * 20, 14 * 2 - 4 : 14 * 2 + 4
     ]  # of the box, in green; the image is grey
