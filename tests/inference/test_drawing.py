@@ -230,8 +230,14 @@ def test_frames_of_a_video_have_one_size():
     few = replace(empty, label_map=labels)
     assert len({drawing.draw(each, frame=True).shape for each in (full, few)}) == 1
     assert drawing.draw(full, frame=True).shape[0] <= 500 < full.picture().shape[0]
-    boxes = [result(classes=('a', 'b')), result([[1, 1, 50, 50]])]
-    assert len({drawing.draw(each, frame=True).shape for each in boxes}) == 1
+    both = result([[1, 1, 50, 50]] * 2, labels=[0, 1])
+    second = replace(both, labels=np.array([1, 1]))
+    of_both, of_second = (drawing.draw(each, frame=True)[400:] for each in (both, second))
+    place = (of_both == separated(2)[1, ::-1]).all(2)
+    assert place.any() and (of_second[place] == separated(2)[1, ::-1]).all(), (
+        'one place for a class'
+    )
+    assert of_both.shape == of_second.shape == drawing.draw(result(), frame=True)[400:].shape
 
 
 def test_truth_and_prediction_share_a_legend():

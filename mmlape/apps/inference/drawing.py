@@ -221,11 +221,14 @@ def _with_legend(
     rows = -(-len(reserved) // columns)
     if of_frames is not None:
         rows = min(rows, max(1, int(_FRAME_LEGEND * height) // line))
-    if len(entries) > (room := rows * columns):
+    room = rows * columns
+    if len(entries) > room:
         entries = [*entries[: room - 1], _Entry(f'+ {len(entries) - room + 1}', None)]
+    # In a video, each has its own place, if there is room for all.
+    places = range(room) if len(reserved) > room else map(reserved.index, entries)
     whole = np.full((height + rows * line, width, 3), 255, np.uint8)
     whole[:height, : drawn.shape[1]] = drawn
-    for k, entry in enumerate(entries):
+    for k, entry in zip(places, entries):
         row, left = k // columns, k % columns * column
         _write_entry(whole[height + row * line :][:line, left : left + column], entry, letters)
     return whole
