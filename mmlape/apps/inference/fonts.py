@@ -60,7 +60,7 @@ def write(
     part[:] = np.asarray(tag)
 
 
-@cache
+@lru_cache(4096)  # a long video has many texts
 def _fonts(text: str, size: int) -> list[tuple[str, ImageFont.FreeTypeFont]]:
     base = font_manager.findfont(_BASE)
     return [(run, _font(font or base, size)) for run, font in _runs(text)] or [
@@ -74,12 +74,12 @@ def _heights(fonts: list[tuple[str, ImageFont.FreeTypeFont]]) -> tuple[int, int]
     return max(above), max(below)
 
 
-@cache
+@lru_cache(32)
 def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(file, size)
 
 
-@cache
+@lru_cache(4096)
 def _runs(text: str) -> tuple[tuple[str, str | None], ...]:
     """Parts of a text with the file of a font for each; None where there is none."""
     base = font_manager.findfont(_BASE)
