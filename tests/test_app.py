@@ -146,7 +146,9 @@ def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere
     joinings = (dict(type='mmlape.LaPEWarmStart'), dict(type='mmlape.LaPE', layers=[1]))
     for joining in joinings:
         network = SimpleNamespace(backbone=build_vit(joining=joining).eval())
-        answers = answers_of(SimpleNamespace(model=network, finds_boxes=True, loader=None))
+        answers = answers_of(
+            SimpleNamespace(model=network, finds_boxes=True, loader=None, score=0.3)
+        )
         assert answers.correlate(1).axes
     with pytest.raises(gr.Error, match='layer'):
         answers.correlate(0)

@@ -244,7 +244,10 @@ def _model(runner: Runner) -> list[tuple[str, str]]:
         ('date', time.strftime('%Y-%m-%d %H:%M')),
         ('config', str(getattr(runner.cfg, 'filename', None) or runner.experiment_name)),
         ('model', type_name(config) + f' on {backbone}' * bool(backbone)),
-        ('parameters', f'{count:.2f} million, {trained:.2f} million of them trained'),
+        (
+            'parameters',
+            f'{count:.2f} million' + f', {trained:.2f} million trained' * (trained < count),
+        ),
     ]
 
 
