@@ -38,7 +38,11 @@ NETWORKS: dict[str, tuple[Callable[[int, int], Case], int]] = {
     'Swin-T': (swin_tiny, 224),
 }
 AXES = {'side': 'side of the image', 'batch': 'images of the batch'}
-MEASURES = {'forward': 'inference, ms', 'train_step': 'training step, ms', 'kept': 'kept, MB'}
+MEASURES = {
+    'forward': 'inference, ms',
+    'train_step': 'training step, ms',
+    'kept': 'saved for backward, MB',
+}
 
 
 def main() -> int:
@@ -165,11 +169,11 @@ def draw(found: dict, axis: str, path: Path) -> None:
             panel.set_title(name if row == 0 else '', fontsize=9)
             panel.set_ylabel(title if column == 0 else '')
             ticks = sorted({int(at) for at in axes.get(axis, {})})
-            panel.set_xticks(ticks, ticks, fontsize=7)
+            panel.set_xticks(ticks, ticks, fontsize=8)
             panel.minorticks_off()
             panel.grid(alpha=0.3)
             if row == 0:
-                panel.legend(fontsize=7)
+                panel.legend(fontsize=8)
         panels[-1, column].set_xlabel(AXES[axis])
     figure.tight_layout()
     figure.savefig(path, dpi=80)

@@ -88,6 +88,25 @@ def _loaders(monkeypatch):
         monkeypatch.setitem(file_handlers, ending, handler)
 
 
+@pytest.fixture(autouse=True)
+def _figures_explain_themselves(monkeypatch):
+    """Of each figure that a test saves: what plots show along their axes, and what lines, dots and bands are."""
+    from mmlape.apps.report import curves
+
+    def png(figure, written=curves.figure_png):
+        framed = [axes for axes in figure.axes if axes.get_visible() and axes.get_frame_on()]
+        assert all(axes.has_data() for axes in framed), 'an empty panel'
+        marks = {axes: [*axes.lines, *axes.collections] for axes in framed if not axes.images}
+        plots = [axes for axes, drawn in marks.items() if drawn and len(axes.get_xticks())]
+        assert not plots or plots[-1].get_xlabel()
+        names = {mark.get_label() for drawn in marks.values() for mark in drawn}
+        explained = figure.legends or any(axes.get_legend() for axes in framed)
+        assert explained or len([name for name in names if name[:1] != '_']) < 2, names
+        return written(figure)
+
+    monkeypatch.setattr(curves, 'figure_png', png)
+
+
 def _registries():
     found = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
     for each in found:

@@ -293,7 +293,7 @@ def test_pictures_show_what_was_found():
     for with_prefix in (False, True):
         found = {tokens.name: project_versions(tokens, with_prefix) for tokens in layers}
         figure = draw_projections(found, layers[0].grid)
-        assert [axes.get_ylabel() for axes in figure.axes[::4]] == [
+        assert [axes.get_ylabel() for axes in figure.axes[:8:4]] == [
             'layer 0 norm1',
             'layer 1 norm1',
         ]

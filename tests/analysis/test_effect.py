@@ -151,7 +151,7 @@ def test_the_command_about_predictions(commands, tmp_path):
     kinds = dict(ignored=NAMES[:3], mislead=NAMES[3:5], correct=NAMES[5:7], useless=NAMES[7:])
     assert found['images'] == kinds and found['counts']['useless'] == 2
     said = commands.refused('prediction_split.py', files[0], tmp_path / 'c.pkl')
-    assert said.startswith("error: there is no file of predictions '")
+    assert said.startswith("error: argument with_position: there is no file '")
 
 
 def test_wrong_predictions(tmp_path):

@@ -97,4 +97,5 @@ def write_checkpoint(folder, model, prefix='backbone.'):
 def check_png(path):
     with Image.open(path) as image:
         assert image.format == 'PNG' and len(np.unique(np.asarray(image))) > 10
+        assert image.width >= 600
     assert path.stat().st_size < 200_000

@@ -15,6 +15,7 @@ from PIL import Image
 from mmlape.atomic import atomic_write
 from mmlape.training.paper_hooks import RATIO_PREFIX
 
+_LEAST_WIDTH = 600  # pixels: narrower ones are enlarged
 NO_METRICS = ('step', 'time', 'data_time')  # validations log these beside metrics
 
 
@@ -86,10 +87,15 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
 
 def figure_png(figure: Figure) -> bytes:
-    """A PNG of at most 256 colours (a fifth of the size)."""
+    """A PNG of at most 256 colours (a fifth of the size), at least 600 pixels wide."""
     drawn, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format='png', dpi=100, bbox_inches='tight', pad_inches=0.05)
+    style = dict(format='png', bbox_inches='tight', pad_inches=0.05)
+    figure.savefig(drawn, dpi=100, **style)
     image = Image.open(drawn).convert('RGB')
+    if image.width < _LEAST_WIDTH:
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=105 * _LEAST_WIDTH / image.width, **style)
+        image = Image.open(drawn).convert('RGB')
     image = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     image.save(png, format='PNG', optimize=True)
     return png.getvalue()

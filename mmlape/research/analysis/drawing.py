@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from mmlape.layout import Grid
 
@@ -19,7 +19,10 @@ from .figures import (
     SCALE,
     SEQUENTIAL,
     SMOOTH,
+    TEXT,
     Panel,
+    add_key,
+    add_note,
     around_zero,
     draw_maps,
     new_plots,
@@ -32,6 +35,7 @@ PER_ROW = 7
 # Seen on black and on white, with few colours.
 OUTLINE = [withStroke(linewidth=3, foreground='white')]
 Channels = Sequence[int] | None
+OWN_SCALE = 'each map has a scale of its own: purple below zero, white zero, orange above'
 LABELS = ('most like position', 'least like position')
 FLOW_CELL, DTN_CELL = 1.25, 1.0  # inches of a map, where there are many
 
@@ -63,8 +67,10 @@ def _draw_matrices(
         rows += [('token x token', matrices), (f'{prefix}token {found.token}', maps)]
     figure, axes = draw_maps(rows, label)
     if not isinstance(found.token, int):
+        style = dict(marker='x', color='black', linestyle='', path_effects=OUTLINE)
         for place in axes[1::2].flat[: len(found.names)]:
-            place.plot(*found.token[::-1], marker='x', color='black', path_effects=OUTLINE)
+            (cross,) = place.plot(*found.token[::-1], **style)
+        add_key(figure, **{'the token': cross})
     return figure
 
 
@@ -101,8 +107,8 @@ def draw_embedding(table: EmbeddingTable, index: int = 0) -> Figure:
         axes.axhline(table.num_prefix - 0.5, color='black', linewidth=0.8)
     height, width = table.grid
     axes.set(xlabel=table.columns, ylabel=table.rows)
-    axes.set_title(f'{table.num_prefix} prefix + {height} x {width} {table.rows}s', fontsize=9)
-    figure.colorbar(image, ax=axes)
+    axes.set_title(f'{table.num_prefix} prefix + {height} x {width} {table.rows}s', fontsize=TEXT)
+    figure.colorbar(image, ax=axes).set_label('value', fontsize=TEXT)
     return figure
 
 
@@ -111,7 +117,9 @@ def draw_channels(table: EmbeddingTable, channels: Channels = None, index: int =
     4): by default 24 evenly spread ones."""
     maps = table.maps(index)
     panels = [Panel(maps[channel], str(channel)) for channel in pick_channels(len(maps), channels)]
-    return draw_maps([('', row) for row in _chunks(panels, 8)])[0]
+    figure = draw_maps([('', row) for row in _chunks(panels, 8)])[0]
+    add_note(figure, f'above a map: its channel; {OWN_SCALE}')
+    return figure
 
 
 def draw_grids(
@@ -134,7 +142,14 @@ def draw_grids(
         scale = around_zero(np.concatenate([maps[channel].ravel() for maps in per_grid]))
         shown = [Panel(maps[channel], scale=scale) for maps in per_grid]
         rows.append((f'channel {channel}', shown))
-    return draw_maps(rows, ratios=[width / height for height, width in grids])[0]
+    figure = draw_maps(rows, ratios=[width / height for height, width in grids])[0]
+    low = _least(maps)
+    add_note(
+        figure,
+        f'one scale per row: correlation from {low:.2f} (blue) to 1 (yellow);\n'
+        'channels purple below zero, white zero, orange above',
+    )
+    return figure
 
 
 def draw_gabor_fit(maps: np.ndarray, fit: GaborFit, kinds: ChannelKinds | None = None) -> Figure:
@@ -153,7 +168,12 @@ def draw_gabor_fit(maps: np.ndarray, fit: GaborFit, kinds: ChannelKinds | None =
         r2 = f'R\N{SUPERSCRIPT TWO} {fit.r2[channel]:.2f}'
         pairs.append((Panel(learned, title), Panel(fitted, r2, scale=around_zero(learned))))
     bands = [zip(*band) for band in _chunks(pairs, 8)]
-    return draw_maps([row for band in bands for row in zip(('learned', 'fitted'), band)])[0]
+    figure = draw_maps([row for band in bands for row in zip(('learned', 'fitted'), band)])[0]
+    add_note(
+        figure,
+        'above a learned map: its channel and kind; each pair has one scale: purple below its mean, orange above',
+    )
+    return figure
 
 
 def draw_flow(flow: PositionFlow, count: int = 3, note: str = '') -> Figure:
@@ -174,7 +194,9 @@ def draw_flow(flow: PositionFlow, count: int = 3, note: str = '') -> Figure:
         ]
         columns.append([panels[0]._replace(title=f'{role} {panels[0].title}'), *panels[1:]])
     labels = [label if row == 0 else '' for label in LABELS for row in range(count)]
-    return _with_note(draw_maps(list(zip(labels, zip(*columns))), cell=FLOW_CELL)[0], note)
+    figure = draw_maps(list(zip(labels, zip(*columns))), cell=FLOW_CELL)[0]
+    add_note(figure, f'above a map: its channel, and its likeness to position;\n{OWN_SCALE}')
+    return _with_note(figure, note)
 
 
 def draw_sum(flow: PositionFlow, note: str = '') -> Figure:
@@ -217,12 +239,14 @@ def _draw_rows(shown: Mapping[str, np.ndarray], channels: Sequence[int], note: s
         )
         for row, channel in enumerate(channels)
     ]
-    return _with_note(draw_maps(rows, cell=FLOW_CELL)[0], note)
+    figure = draw_maps(rows, cell=FLOW_CELL)[0]
+    add_note(figure, OWN_SCALE)
+    return _with_note(figure, note)
 
 
 def _with_note(figure: Figure, note: str) -> Figure:
     if note:
-        figure.suptitle(note, fontsize=6, x=0.99, ha='right')
+        figure.suptitle(note, fontsize=TEXT, x=0.99, ha='right')
     return figure
 
 
@@ -231,18 +255,22 @@ def draw_distances(stages: Sequence[AttentionDistances]) -> Figure:
     the order of the heads; a dashed line is the distance of equal weights."""
     figure, axes = new_plots(1, len(stages), share_y=False)
     for place, found in zip(axes[0], stages):
-        heads, uniform = found.mean.shape[1], found.uniform.mean(axis=0)
-        shift = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+        count, uniform = found.mean.shape[1], found.uniform.mean(axis=0)
+        shift = np.linspace(-0.3, 0.3, count) if count > 1 else np.zeros(1)
         for layer, index in enumerate(found.layers):
-            place.scatter(index + shift, found.mean[layer], s=12, color='tab:blue', linewidths=0)
-            place.hlines(uniform[layer], index - 0.4, index + 0.4, 'black', 'dashed', linewidth=1)
+            heads = place.scatter(
+                index + shift, found.mean[layer], s=12, color='tab:blue', linewidths=0
+            )
+            ends = index - 0.4, index + 0.4
+            equal = place.hlines(uniform[layer], *ends, 'black', 'dashed', linewidth=1)
         place.set_ylim(0, 1.1 * max(found.mean.max(), uniform.max(), 1e-6))
         place.set_xticks(found.layers)
-        place.set_xlabel('layer', fontsize=7)
+        place.set_xlabel('layer', fontsize=TEXT)
         grids = np.unique(found.grids, axis=0)
         size = '{} x {} tokens'.format(*grids[0]) if len(grids) == 1 else 'several grids'
-        place.set_title(f'{found.stage}, {size}', fontsize=7, pad=3)
-    axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=7)
+        place.set_title(f'{found.stage}, {size}', fontsize=TEXT, pad=3)
+    axes[0, 0].set_ylabel('mean attention distance (patches)', fontsize=TEXT)
+    add_key(figure, heads=heads, **{'equal attention to all tokens': equal})
     return figure
 
 
@@ -283,7 +311,9 @@ def draw_dtn_maps(states: Mapping[str, PositionMaps]) -> Figure:
     for places, layer in zip(axes, layers):
         corner = (layer.cell[1] - 0.5, layer.cell[0] - 0.5)
         for place, _ in zip(places, layer.maps):
-            place.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor='tab:red', linewidth=1.2))
+            box = Rectangle(corner, 1, 1, fill=False, edgecolor='tab:red', linewidth=1.2)
+            place.add_patch(box)
+    add_key(figure, **{'the token itself': box})
     return figure
 
 
@@ -301,12 +331,12 @@ def draw_ratios(course: RatioCourse) -> Figure:
         heads = [f'head {head}' for head in range(values.shape[1])]
         place.plot(course.steps, values, linewidth=1, label=heads)
         place.set_visible(True)
-        place.set_title(f'{layer.removeprefix("backbone.")} {kind}', fontsize=7, pad=3)
-        place.set_xlabel('iteration', fontsize=7)
+        place.set_title(f'{layer.removeprefix("backbone.")} {kind}', fontsize=TEXT, pad=3)
+        place.set_xlabel('iteration', fontsize=TEXT)
         place.locator_params(axis='x', nbins=3)
     most = max(axes.flat, key=lambda place: len(place.lines))
     shown = most.get_legend_handles_labels()
-    figure.legend(*shown, loc='outside right center', fontsize=6, frameon=False)
+    figure.legend(*shown, loc='outside right center', fontsize=TEXT, frameon=False)
     return figure
 
 
@@ -320,11 +350,17 @@ def draw_magnitudes(maps: Mapping[str, np.ndarray]) -> Figure:
         n: v / np.maximum(v.mean(axis=(1, 2), keepdims=True), least) for n, v in maps.items()
     }
     low, high = np.quantile(np.stack(list(relative.values())), (0.005, 0.995))
-    rows = [
-        (name, [Panel(each, f'{each.std():.2f}', SEQUENTIAL, (low, high)) for each in heads])
-        for name, heads in relative.items()
-    ]
-    return draw_maps(rows, 'length / mean length')[0]
+    rows = []
+    for number, (name, heads) in enumerate(relative.items()):
+        titles = [f'head {head}: ' if number == 0 else '' for head in range(len(heads))]
+        shown = [
+            Panel(each, f'{title}{each.std():.2f}', SEQUENTIAL, (low, high))
+            for each, title in zip(heads, titles)
+        ]
+        rows.append((name, shown))
+    figure = draw_maps(rows, 'length / mean length')[0]
+    add_note(figure, 'above a map: standard deviation of what is shown')
+    return figure
 
 
 def draw_variation(found: Sequence[TokenVariation]) -> Figure:
@@ -338,17 +374,20 @@ def draw_variation(found: Sequence[TokenVariation]) -> Figure:
         for name, (low, median, high) in zip(stage.names, stage.quartiles.swapaxes(1, 2)):
             style['color'] = f'C{names.index(name)}'
             (lines[name],) = place.plot(stage.layers, median, label=name, **style)
-            place.fill_between(
-                stage.layers, low, high, color=style['color'], alpha=0.2, linewidth=0
-            )
+            shade = dict(color=style['color'], alpha=0.2, linewidth=0)
+            place.fill_between(stage.layers, low, high, **shade)
         place.set_yscale('log')
-        place.set_title(f'{stage.stage} {stage.norm}', fontsize=8, pad=3)
-        place.set_xlabel('layer', fontsize=8)
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter('{x:g}')
+        place.yaxis.set_minor_locator(NullLocator())
+        place.set_title(f'{stage.stage} {stage.norm}', fontsize=TEXT, pad=3)
+        place.set_xlabel('layer', fontsize=TEXT)
         place.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if len(stage.layers) == 1:
             place.set_xticks(stage.layers)
-    axes[0, 0].set_ylabel('variation coefficient', fontsize=8)
-    figure.legend(lines.values(), lines, loc='outside right center', fontsize=7, frameon=False)
+    axes[0, 0].set_ylabel('variation coefficient', fontsize=TEXT)
+    figure.legend(lines.values(), lines, loc='outside right center', fontsize=TEXT, frameon=False)
+    add_note(figure, 'lines: medians over tokens; bands: from the lower to the upper quartile')
     return figure
 
 
@@ -375,9 +414,16 @@ def draw_projections(layers: Mapping[str, Mapping[str, Projection]], grid: Grid)
             place.set(
                 xticks=[], yticks=[], xlim=(-limit, limit), ylim=(-limit, limit), box_aspect=1
             )
-            place.scatter(*points.T, c=shade, cmap=SEQUENTIAL, s=size, linewidths=0)
-            place.scatter(*prefix.T, c='black', marker='x', s=30, linewidths=1)
+            cells = place.scatter(*points.T, c=shade, cmap=SEQUENTIAL, s=size, linewidths=0)
+            crosses = place.scatter(*prefix.T, c='black', marker='x', s=30, linewidths=1)
             numbers = f'{found[name].explained.sum():.0%}, {found[name].spread:.3g}'
-            place.set_title(f'{name}: {numbers}', fontsize=7, pad=3)
-        places[0].set_ylabel(layer, fontsize=8)
+            place.set_title(f'{name}: {numbers}', fontsize=TEXT, pad=3)
+        places[0].set_ylabel(layer, fontsize=TEXT)
+    bar = figure.colorbar(cells, ax=axes, aspect=30, ticks=[0, grid[0] - 1])
+    bar.ax.set_yticklabels(['top', 'bottom'], fontsize=TEXT)
+    bar.ax.invert_yaxis()  # as in the image
+    bar.set_label('place of the token in the image', fontsize=TEXT)
+    if len(prefix):
+        add_key(figure, **{'prefix tokens': crosses})
+    add_note(figure, 'above a plot: share of the variance in this plane; spread in all channels')
     return figure

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 # Inches: a map or plot, what is above a map for its title, and what a colour scale, legend or axis takes.
-CELL, TITLE, SCALE = 1.6, 0.25, 0.9
+CELL, TITLE, SCALE = 1.7, 0.25, 0.9
+TEXT = 8  # points
 UNDEFINED = '0.8'  # where a correlation is undefined (a token without position)
 SMOOTH = 'antialiased'  # squares stay squares, and what has more cells than pixels is averaged
 DIVERGING, SEQUENTIAL = 'PuOr_r', 'viridis'
@@ -53,17 +55,17 @@ def draw_maps(
     for place in axes.flat:
         place.set(xticks=[], yticks=[], frame_on=False)
     for places, (label, panels) in zip(axes, rows):
-        places[0].set_ylabel(label, fontsize=7)
+        places[0].set_ylabel(label, fontsize=TEXT)
         for place, panel in zip(places, panels):
             place.set(facecolor=UNDEFINED, frame_on=True)
-            place.set_title(panel.title, fontsize=8, pad=3)
+            place.set_title(panel.title, fontsize=TEXT, pad=3)
             limits = around_zero(panel.values) if panel.scale is None else panel.scale
             shown = np.ma.masked_invalid(panel.values)
             image = place.imshow(shown, cmap=panel.cmap, clim=limits, interpolation=SMOOTH)
     if scale:
         bar = figure.colorbar(image, ax=axes, aspect=40)
-        bar.set_label(scale, fontsize=8)
-        bar.ax.tick_params(labelsize=7)
+        bar.set_label(scale, fontsize=TEXT)
+        bar.ax.tick_params(labelsize=TEXT)
     return figure, axes
 
 
@@ -72,9 +74,22 @@ def new_plots(
 ) -> tuple[Figure, np.ndarray]:
     """A figure layout for plots with ticks: axes ``(rows, columns)`` that share their y axis by default, with so many
     inches to their right for a legend (``loc='outside right center'``)."""
-    size = columns * CELL + SCALE + legend, rows * (CELL + 2 * TITLE)
+    size = columns * CELL + SCALE + legend, rows * (CELL + 2 * TITLE) + TITLE
     figure = Figure(figsize=size, layout='constrained')
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     for place in axes.flat:
-        place.tick_params(labelsize=6)
+        place.tick_params(labelsize=TEXT)
     return figure, axes
+
+
+def add_key(figure: Figure, **marks: Artist) -> None:
+    """Explain marks that all plots share, below them: ``equal_attention=line``."""
+    names = [name.replace('_', ' ') for name in marks]
+    figure.legend(
+        [*marks.values()], names, loc='outside lower center', ncols=3, fontsize=TEXT, frameon=False
+    )
+
+
+def add_note(figure: Figure, text: str) -> None:
+    """Explain a figure in a line below it."""
+    figure.supxlabel(text, fontsize=TEXT)

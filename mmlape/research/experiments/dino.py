@@ -24,7 +24,7 @@ from mmlape.research.analysis import (
     find_stages,
     load_backbone,
 )
-from mmlape.research.analysis.figures import new_plots
+from mmlape.research.analysis.figures import TEXT, add_key, new_plots
 from mmlape.research.datasets import DigitImages
 from mmlape.research.demo.state import fingerprint
 
@@ -141,12 +141,15 @@ def draw_curves(records: list[dict[str, Any]]) -> Figure:
     """A plot for each of :data:`CURVES`, a line for each seed."""
     figure, axes = new_plots(1, len(CURVES), share_y=False)
     for place, name in zip(axes[0], CURVES, strict=True):
+        lines = {}
         for record in records:
-            place.plot(*zip(*record['curves'][name], strict=True), linewidth=1)
-        place.set_title(name, fontsize=7, pad=3)
-        place.set_xlabel('step', fontsize=7)
+            points = zip(*record['curves'][name], strict=True)
+            (lines[f'seed {record["seed"]}'],) = place.plot(*points, linewidth=1)
+        place.set_title(name.replace('_', ' '), fontsize=TEXT, pad=3)
+        place.set_xlabel('training step', fontsize=TEXT)
         highest = max(value for record in records for _, value in record['curves'][name])
         place.set_ylim(0, 1.1 * max(highest, 1e-6))
+    add_key(figure, **lines)
     return figure
 
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from mmlape.apps.report import save_figure
 from mmlape.atomic import atomic_write
+from mmlape.research.analysis.figures import TEXT, add_key
 
 from .evidence import current_runs
 from .plan import EXPERIMENTS
@@ -18,6 +19,13 @@ from .table import markdown_table, replace_table
 PAGES = ('evidence.md', 'fine_tuning.md')
 PICTURE = 'images/evidence-differences.png'
 MARKS = '<!-- differences: written by the command -->', '<!-- end of differences -->'
+NAMES = {
+    'camvid': 'CamVid', 'nuclei': 'Nuclei', 'bccd': 'Blood cells', 'cifar10': 'CIFAR-10',
+    'norm': 'by norm', 'position': 'by position', 'muon': 'with Muon',
+    '10percent': 'with 10 % of its images', '30percent': 'with 30 % of its images',
+    'default': 'default joining', 'LN': 'LayerNorm', '0.5x': 'half the size', '2x': 'twice the size',
+    'corrupted': 'corrupted images', 'none': 'no position', 'IN': 'InstanceNorm', 'BN': 'BatchNorm', 'RMS': 'RMSNorm',
+}  # fmt: skip
 # Their tables are in the page of fine-tuning.
 ELSEWHERE = ('camvid-tuning', 'nuclei-tuning')
 
@@ -66,27 +74,41 @@ def all_differences(records: Path) -> dict[str, dict[str, Difference]]:
             for variant, each in differences(experiment, runs, view).items()
         }
         if experiment.baseline and by_name:
-            title = f'{name}: {DATA[experiment.data].measure} minus {experiment.baseline}'
-            found[title] = by_name
+            baseline = NAMES.get(experiment.baseline, experiment.baseline)
+            found[f'{name_of(name)}: {DATA[experiment.data].measure}, compared with {baseline}'] = {
+                ', '.join(NAMES.get(part, part) for part in each.split(', ')): one
+                for each, one in by_name.items()
+            }
     return found
+
+
+def name_of(experiment: str) -> str:
+    """An experiment for people: ``'cifar10-muon'`` is ``'CIFAR-10 with Muon'``."""
+    data, _, rest = experiment.partition('-')
+    return ' '.join(filter(None, (NAMES.get(data, data), NAMES.get(rest, rest))))
 
 
 def draw_differences(found: dict[str, dict[str, Difference]]) -> Figure:
     """A panel for each experiment: differences in percentage points with their intervals, blue where the difference
     exceeds its limit too."""
     rows = [len(each) for each in found.values()]
-    figure = Figure(figsize=(6, sum(0.35 + 0.16 * count for count in rows)), layout='constrained')
+    figure = Figure(figsize=(7, sum(0.4 + 0.2 * n for n in rows) + 0.6), layout='constrained')
     axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, height_ratios=rows)
+    marks = {}
     for place, (title, each) in zip(axes[:, 0], found.items(), strict=True):
         for height, one in enumerate(each.values()):
-            color = 'tab:blue' if one.low * one.high > 0 and abs(one.mean) > one.limit else 'grey'
+            exceeds = one.low * one.high > 0 and abs(one.mean) > one.limit
+            style = dict(fmt='s', color='tab:blue') if exceeds else dict(fmt='o', color='grey')
             error = [[one.mean - one.low], [one.high - one.mean]]
-            place.errorbar(
-                one.mean, height, xerr=error, fmt='o', ms=3, lw=1, capsize=2, color=color
+            marks[exceeds] = place.errorbar(
+                one.mean, height, xerr=error, ms=4, lw=1, capsize=2, **style
             )
         place.axvline(0, color='black', linewidth=0.8)
-        place.tick_params(labelsize=7)
+        place.tick_params(labelsize=TEXT)
         place.set_yticks(range(len(each)), list(each))
         place.set_ylim(len(each) - 0.5, -0.5)
-        place.set_title(title, fontsize=8, pad=3)
+        place.set_title(title, fontsize=TEXT, pad=3)
+    axes[-1, 0].set_xlabel('difference in points; bars: interval', fontsize=TEXT)
+    names = {False: 'may be chance', True: 'interval without 0, and beyond the limit of the t-test'}
+    add_key(figure, **{names[exceeds]: mark for exceeds, mark in marks.items()})
     return figure

@@ -85,16 +85,17 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     Raises:
         ValueError: There is no such metric in one of them.
     """
-    from mmlape.research.analysis.figures import (
-        new_plots,
-    )  # Matplotlib is loaded by what draws alone
+    # Matplotlib is loaded by what draws alone.
+    from mmlape.apps.report import names_of
+    from mmlape.research.analysis.figures import TEXT, new_plots
 
     metric = _common_metric(records, metric)
     grids = [grid_of(record['results'], metric) for many in records.values() for record in many]
     in_all = np.flatnonzero(np.isfinite(grids).any(axis=2).all(axis=0))
     common = tuple(CORRUPTIONS[index] for index in in_all)  # so that every line is of the same
     title = 'all 15' if common == CORRUPTIONS else f'{len(common)} of 15'
-    panels = {title: common or CORRUPTIONS, **GROUPS}
+    groups = {name: names for name, names in GROUPS.items() if {*names} & {*common}}
+    panels = {title: common or CORRUPTIONS, **groups}
     figure, ((*places,),) = new_plots(1, len(panels))
     for place, (title, names) in zip(places, panels.items()):
         for name, many in records.items():
@@ -113,11 +114,16 @@ def draw(records: Records, metric: str | None = None) -> Figure:
                     alpha=0.15,
                     linewidth=0,
                 )
-        place.set_title(title, fontsize=8, pad=3)
+        place.set_title(title, fontsize=TEXT, pad=3)
         place.set_xticks([0, *SEVERITIES])
-        place.set_xlabel('severity', fontsize=7, labelpad=1)
-    places[0].set_ylabel(metric, fontsize=7, labelpad=1)
-    places[0].legend(fontsize=6, frameon=False)
+        place.set_xlabel('severity', fontsize=TEXT, labelpad=1)
+    unit = ' (%)' if _unit(metric) == 100 else ''
+    places[0].set_ylabel(f'{names_of([metric])[metric]}{unit}', fontsize=TEXT, labelpad=1)
+    figure.legend(
+        *places[0].get_legend_handles_labels(), loc='outside lower center', ncols=3, fontsize=TEXT, frameon=False
+    )  # fmt: skip
+    if any(len(many) > 1 for many in records.values()):
+        figure.suptitle('bands: standard deviation over trainings', fontsize=TEXT)
     return figure
 
 
