@@ -56,4 +56,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    cli.run_program(main)
+    cli.run_program(main, logs=True)

@@ -6,7 +6,6 @@ Counted on the CPU, in about a minute, without data and weights; see `mmlape doc
 """
 
 import argparse
-import logging
 
 from mmlape import cli
 from mmlape.cli.arguments import CONFIG, ConfigOptions, Parser, at_least
@@ -58,7 +57,6 @@ def estimate(options: argparse.Namespace):
             raise ValueError(f'{options.config} has no {part}: it trains nothing')
     if options.checkpointing:
         cfg.model.backbone.with_cp = True
-    logging.disable(logging.INFO)  # a line for every weight
     size = tuple(options.size) if options.size else None
     return measure_step_memory(cfg, options.batch, size, options.amp)
 

@@ -230,7 +230,8 @@ def main():
         draw_data(options, cfg)
         return 0
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
-    train += ['--log', ','.join(options.log)] * bool(options.log)
+    train += ['--bar'] * sys.stdout.isatty()
+    train += ['--log', ','.join(options.log)] if options.log else []
     if code := cli.run_child(train):
         return code
     with cli.weights_only(), cli.stop_with_message():

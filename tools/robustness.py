@@ -147,4 +147,4 @@ def main():
 
 
 if __name__ == '__main__':
-    cli.run_program(main)
+    cli.run_program(main, logs=True)

@@ -37,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_program(main)
+    run_program(main, logs=True)

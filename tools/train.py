@@ -7,6 +7,7 @@
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
 
+import argparse
 import sys
 
 import mmlape
@@ -39,6 +40,7 @@ def parse_arguments():
         help='log curves there too; report.html and curves.csv are always written',
     )  # fmt: skip
     parser.add_argument('--seed', type=at_least(0), help="instead of the config's randomness.seed")
+    parser.add_argument('--bar', action='store_true', help=argparse.SUPPRESS)  # of `mmlape fit`
     return parser.parse_args()
 
 
@@ -59,7 +61,7 @@ def prepare(options):
     return cfg
 
 
-def train(cfg, resume):
+def train(cfg, resume, bar):
     """Train; releases the runner, so that processes do not wait for it at exit."""
     with cli.stop_with_message():
         first_weights, notes = cli.start_run(cfg, resume)
@@ -71,7 +73,7 @@ def train(cfg, resume):
             cli.log_notes(runner, notes)
         training = mmlape.training
         errors = (training.DataError, training.UnsavedError, FloatingPointError)
-        with cli.stop_with_message(*errors):
+        with cli.stop_with_message(*errors), cli.show_progress(runner, bar):
             runner.train()
 
 
@@ -79,8 +81,9 @@ def continuation(options, cfg):
     """How to continue this training after Ctrl-C."""
     if cfg.launcher != 'none':
         return 'the same command with --resume'
-    resume = ('--resume', options.resume, f'--resume={options.resume}')
-    given = [each for each in sys.argv[1:] if options.resume is None or each not in resume]
+    ours = ['--bar', '--resume', f'--resume={options.resume}']
+    ours += [options.resume] if options.resume else []
+    given = [each for each in sys.argv[1:] if each not in ours]
     return cli.command_line('train', [*given, '--resume'])
 
 
@@ -91,8 +94,8 @@ def main():
         cfg = prepare(options)
     cli.continue_with(continuation(options, cfg))
     with cli.joined(cfg):
-        train(cfg, options.resume)
+        train(cfg, options.resume, options.bar)
 
 
 if __name__ == '__main__':
-    cli.run_program(main)
+    cli.run_program(main, logs=True)

@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'errors': ('weights_only',),
+        'progress': ('show_progress',),
         'program': ('command_line', 'continue_with', 'run_program', 'stop_with_message'),
         '.training.processes': (
             'all_see', 'build_runner', 'joined', 'lock_work_dir', 'log_notes', 'main_process_says',

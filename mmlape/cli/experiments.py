@@ -62,4 +62,4 @@ def run(parse: Callable[[], argparse.Namespace]) -> None:
             module = import_module(options.module)
             module.run_experiment(options, shipped_folder('tools').parent)
 
-    run_program(main)
+    run_program(main, logs=True)

@@ -57,10 +57,20 @@ class _State:
     continuation: str | None = None
 
 
-def run_program(main: Callable[[], Any]) -> None:
-    """Run the ``main`` of a command in :func:`framed`; its result is the exit status."""
+def run_program(main: Callable[[], Any], logs: bool = False) -> None:
+    """Run the ``main`` of a command in :func:`framed`; its result is the exit status.
+
+    Args:
+        main: Without arguments.
+        logs: Whether it is a run with a log. Default False: it prints an answer, and no log lines but warnings.
+    """
     with framed():
-        status = main()
+        if not logs:
+            logging.disable(logging.INFO)
+        try:
+            status = main()
+        finally:
+            logging.disable(logging.NOTSET)
     if status:
         sys.exit(status)
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 from tool_runs import MASK_RCNN, REPO
 from torch import nn
@@ -79,6 +79,7 @@ def test_known_noise_is_not_shown_and_all_else_is(capsys):
         print('07/29 - mmengine - WARNING - "FileClient" will be deprecated in future.')
         print('index created!')
         print('an answer')
+        MMLogger.get_instance('noise').info('of no run')
         sys.stdout.write('Done (t=0.01s)\nof two lines\n')
         warnings.warn('faster_coco_eval is not installed, metrics', stacklevel=1)
         warnings.warn('something new', stacklevel=1)
@@ -161,7 +162,6 @@ def test_a_failure_ends_with_its_line_and_leaves_the_traceback_in_the_log(tmp_pa
         'model.backbone.type=ViTAdapter',
     )
     assert "write type='mmlape.ViTAdapter'" in said and '\n' not in said
-    logging.disable(logging.NOTSET)
 
 
 def test_other_errors_keep_their_traceback_and_nothing_is_left_changed():

@@ -1,6 +1,5 @@
 """Run a command line of ``tools/`` in a test, with configs and checkpoints for it."""
 
-import logging
 import os
 import runpy
 import subprocess
@@ -35,10 +34,7 @@ class Commands:
             kind._instance_dict.clear()
         path = REPO / 'tools' / script
         self.monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
-        try:
-            runpy.run_path(str(path), run_name='__main__')
-        finally:
-            logging.disable(logging.NOTSET)  # what a tool silences would stay silent in later tests
+        runpy.run_path(str(path), run_name='__main__')
         return self.capsys.readouterr().out
 
     def refused(self, script, *arguments):
