@@ -54,6 +54,7 @@ PACKAGES = (
 OTHERS = ('torchvision', 'timm', 'numpy', 'safetensors')  # any version that pip installs works
 TORCH = '2.5'  # the first with public hooks for state dicts
 TORCH_END = '2.14'  # needs C++20, and mmcv's setup.py compiles C++17
+TORCH_INSTALL = f"pip install 'torch>={TORCH},<{TORCH_END}' torchvision"
 INSTALL = "`pip install 'mmlape[onedl]'`"
 HELP = 'see `mmlape docs install`, or use `make env` in a clone'
 
@@ -176,7 +177,7 @@ def check_torch() -> None:
     if version is None or () < numbers(version) < numbers(TORCH):
         found = f', but {version} is installed' if version else ', which is not installed'
         raise ImportError(
-            f"mmlape needs torch >= {TORCH}{found}: `pip install 'torch>={TORCH},<{TORCH_END}' torchvision`, then mmcv "
+            f'mmlape needs torch >= {TORCH}{found}: `{TORCH_INSTALL}`, then mmcv '
             f'again, whose operators fit only the torch that they were compiled with; {HELP}'
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import math
 import os
 import platform
 import shutil
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmlape import compatibility
+from mmlape.failures import TRY, explained
 
 __all__ = ['Check', 'examine', 'exit_code', 'table']
 
@@ -31,6 +34,10 @@ for device in ['cpu', 'cuda'][: 1 + torch.cuda.is_available()]:
     if nms(boxes, boxes.new_tensor([.9, .8, .7]), 0.5)[1].tolist() != [0, 2]:
         raise SystemExit(f'wrong result on {device}')
 """
+
+
+# Of the image of a trial step, in pixels: the least that all strides and windows divide.
+_SIZE = 128, 128
 
 
 class Check(NamedTuple):
@@ -71,7 +78,10 @@ def examine(config: str | None = None, work_dir: str | None = None) -> list[Chec
     if cfg:
         splits = [name for name in ('train', 'val', 'test') if cfg.get(f'{name}_dataloader')]
         data = {f'{name} data': partial(_data, cfg, name) for name in splits}
-        found += _run({'model': partial(_model, cfg), **data, 'weights': partial(_weights, cfg)})
+        found += _run({'options': partial(_options, cfg), 'model': partial(_model, cfg)})
+        if found[-1].state == OK:
+            found += _run({'one step': partial(_step, cfg)})
+        found += _run({**data, 'weights': partial(_weights, cfg)})
     return found
 
 
@@ -105,9 +115,13 @@ def _run(checks: Mapping[str, Callable[[], str]]) -> list[Check]:
                 state, advice = getattr(problem, 'result', (WARNING, ''))
                 found.append(Check(name, state, str(problem), advice))
             except Exception as error:  # anything may be broken here
-                text = ' '.join(str(error).split())
-                found.append(Check(name, ERROR, f'{type(error).__name__}: {text}'))
+                advice = (explained(error) or '').partition(TRY)[0]
+                found.append(Check(name, ERROR, _text_of(error), advice))
     return found
+
+
+def _text_of(error: Exception) -> str:
+    return f'{type(error).__name__}: {" ".join(str(error).split())}'
 
 
 def _nothing_installed() -> str:
@@ -123,13 +137,16 @@ def _torch() -> str:
     try:
         importlib.import_module('torchvision')
     except (ImportError, RuntimeError) as error:
-        advice = 'install both from one place: pip install --force-reinstall torch torchvision'
+        advice = f'install both from one place: {compatibility.TORCH_INSTALL} --force-reinstall'
         raise _Problem(
             f'{version}, and torchvision does not work with it: {error}', advice
         ) from error
     if fault := compatibility.weights_only_fault(version):
         found = f'{version} has {fault}, even with weights_only=True'
-        raise _Problem(found, 'update to torch >= 2.10, or use .safetensors', WARNING)
+        advice = f'update to torch >= 2.10 and < {compatibility.TORCH_END}, or use .safetensors'
+        raise _Problem(found, advice, WARNING)
+    if compatibility.numbers(version) >= compatibility.numbers(compatibility.TORCH_END):
+        raise _Problem(f'{version} is untested', compatibility.TORCH_INSTALL, WARNING)
     return f'{version}, built for {f"CUDA {cuda}" if cuda else "CPUs"}'
 
 
@@ -201,7 +218,7 @@ def _gpus() -> str:
         hidden = os.environ.get('CUDA_VISIBLE_DEVICES')
         what = f'torch (CUDA {torch.version.cuda}, CUDA_VISIBLE_DEVICES={hidden}) sees none of them'
         if 'GPU 0' in done.stdout:
-            advice = "unset CUDA_VISIBLE_DEVICES, or install a torch for the driver's CUDA"
+            advice = f"unset CUDA_VISIBLE_DEVICES, or install a torch < {compatibility.TORCH_END} for the driver's CUDA"
             raise _Problem(what, advice, ERROR if hidden is None else WARNING)
     return ', '.join(found) or 'none: training runs on the CPU, for the demo at most'
 
@@ -239,6 +256,52 @@ def _model(cfg: dict) -> str:
     model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg['model']})
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     return f'{type(model).__name__}, {millions:.1f} million parameters'
+
+
+def _options(cfg: dict) -> str:
+    """Check names and values as a training does before it starts."""
+    from mmlape.training import check_config
+
+    check_config(cfg)
+    return 'all known'
+
+
+def _step(cfg: dict) -> str:
+    """One forward and backward pass of a detector or segmentor on a small random image, and its optimizer."""
+    from mmengine.config import Config
+
+    config = Config({**cfg})
+    if config.get('default_scope') not in ('mmdet', 'mmseg') or not cfg.get('train_dataloader'):
+        return 'not tried: only trainings of detectors and segmentors are'
+    try:
+        loss = _loss_of_random_image(config)
+    except Exception as error:  # the image may lack what this model reads
+        state = ERROR if (advice := explained(error)) else WARNING
+        raise _Problem(_text_of(error), (advice or '').partition(TRY)[0], state) from error
+    if not math.isfinite(loss):
+        raise _Problem(f'the loss of a random image is {loss}', 'see docs/training.md', WARNING)
+    return f'works on a random image of {_SIZE[0]} x {_SIZE[1]} pixels'
+
+
+def _loss_of_random_image(config: Any) -> float:
+    from mmengine.optim import build_optim_wrapper
+    from mmengine.registry import DefaultScope
+
+    from mmlape.research.analysis import random_batch, training_model
+
+    model = training_model(config)
+    batch = random_batch(config, _SIZE)
+    channels = len(config.model.get('data_preprocessor', {}).get('mean') or [0, 0, 0])
+    batch['inputs'] = [image[:1].expand(channels, -1, -1) for image in batch['inputs']]
+    with DefaultScope.overwrite_default_scope(config.default_scope):
+        loss, _ = model.parse_losses(model(**model.data_preprocessor(batch, True), mode='loss'))
+        loss.backward()
+        options = copy.deepcopy(config.optim_wrapper)
+        options.type = 'OptimWrapper'  # others need a GPU
+        for key in ('loss_scale', 'dtype'):
+            options.pop(key, None)
+        build_optim_wrapper(model, options)
+    return loss.item()
 
 
 def _data(cfg: dict, split: str) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .checks import did_you_mean
 from .compatibility import PACKAGES, metadata_versions, stack_problem
 
 _DOCTOR = '`mmlape doctor` says what to install'
-_TRY = '`mmlape doctor CONFIG` tries one step'
+TRY = '; `mmlape doctor CONFIG` tries one step'
 # Errors by their class and message, and what to do.
 _CURES = {
     r'torchvision::|torchvision.*(undefined symbol|was built|different CUDA)': (
@@ -100,7 +100,7 @@ def _unknown_type(text: str) -> str | None:
             f'type={name!r} is not in the {scope}::{kind} registry: write type={f"mmlape.{name}"!r}'
         )
     hint = did_you_mean(f'mmlape.{name}', known)
-    return f'type={name!r} is not in the {scope}::{kind} registry{hint or f"; {_TRY}"}'
+    return f'type={name!r} is not in the {scope}::{kind} registry{hint or TRY}'
 
 
 def _frames(error: BaseException) -> Iterator[Any]:
@@ -110,27 +110,51 @@ def _frames(error: BaseException) -> Iterator[Any]:
         trace = trace.tb_next
 
 
+def _calls(error: BaseException) -> list[tuple[str, Mapping[str, Any]]]:
+    """Parts of a model that were called when ``error`` was raised, by name, with the variables of the calls."""
+    frames = [frame.f_locals for frame in _frames(error)]
+    calls = [
+        (each.get('self'), each) for each in frames if hasattr(each.get('self'), 'named_modules')
+    ]
+    names = {id(part): name for name, part in calls[0][0].named_modules()} if calls else {}
+    found = [(names.get(id(owner), ''), values) for owner, values in calls]
+    return [(name.removeprefix('module.'), values) for name, values in found if name]
+
+
 def place_of(error: BaseException) -> str | None:
-    """The name of the part of a model that was called when ``error`` was raised: ``'neck.lateral_convs.0.conv'``."""
-    owners = [frame.f_locals.get('self') for frame in _frames(error)]
-    modules = [owner for owner in owners if hasattr(owner, 'named_modules')]
-    names = {id(part): name for name, part in modules[0].named_modules()} if modules else {}
-    found = [names[id(module)] for module in modules if names.get(id(module))]
-    return found[-1].removeprefix('module.') if found else None
+    """The innermost part of a model that was called when ``error`` was raised: ``'neck.lateral_convs.0.conv'``."""
+    return next((name for name, _ in reversed(_calls(error))), None)
+
+
+def _maps_for(error: BaseException, part: str) -> list[int]:
+    """Channels of the maps that a neck or head was called with."""
+    for values in [values for name, values in _calls(error) if name == part]:
+        for value in values.values():
+            if (
+                isinstance(value, (tuple, list))
+                and value
+                and all(getattr(each, 'ndim', 0) == 4 for each in value)
+            ):
+                return [each.shape[1] for each in value]
+    return []
 
 
 def _wrong_channels(error: BaseException, text: str) -> str | None:
     """Layers of a head or neck that were made for other maps than they get."""
     found = [match.groups() for match in (each.search(text) for each in _CHANNELS) if match]
     found += [match.groups()[::-1] for match in [_PRODUCT.search(text)] if match]
+    found += [('another number of', '')] * isinstance(error, AssertionError)  # of upstream's necks
     place = place_of(error)
-    if not found or place is None:
+    part = re.match(r'\w+(\.\d+(?=\.))?', place or '')
+    if not found or part is None:
         return None
-    (takes, gets), part = found[0], re.match(r'\w+(\.\d+(?=\.))?', place)
-    return (
-        f'{place} takes {takes} channels and gets {gets}: correct in_channels of model.{part[0] if part else place} '
-        f'in the config; {_TRY}'
-    )
+    takes, gets = found[0]
+    maps = _maps_for(error, part[0])
+    if not gets and not maps:
+        return None
+    right = f': the maps have {maps}' if maps else ''
+    wrong = f'takes {takes} channels and gets {gets}' if gets else 'takes another number of maps'
+    return f'{place} {wrong}: correct in_channels of model.{part[0]} in the config{right}{TRY}'
 
 
 def _wrong_option(error: BaseException) -> str | None:
@@ -141,4 +165,5 @@ def _wrong_option(error: BaseException) -> str | None:
     if not kinds or not isinstance(error, TypeError) or 'keyword argument' not in str(error):
         return None
     name = kinds[-1] if isinstance(kinds[-1], str) else getattr(kinds[-1], '__name__', kinds[-1])
-    return f'type={name!r}: {error}; if it comes from the _base_, begin the dict with _delete_=True'
+    said = str(error) if 'did you mean' in str(error) else str(error).partition(';')[0]
+    return f'type={name!r}: {said}; if it comes from the _base_, begin the dict with _delete_=True'

@@ -107,7 +107,7 @@ def test_a_torchvision_of_another_torch(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, 'torchvision', raising=False)
     found = run('torch', doctor._torch)
     assert found.state == 'error' and 'torchvision::nms does not exist' in found.found
-    assert found.advice.endswith('torch torchvision')
+    assert found.advice.endswith('torchvision --force-reinstall')
 
 
 def test_versions_of_packages(monkeypatch):
@@ -205,6 +205,8 @@ def test_a_config_whose_data_are_there(answers, tmp_path):
     assert '4 images, 12 usable boxes' in found['train data']['found']
     assert 'decoded 4 of 4 images' in found['val data']['found']
     assert found['model']['found'].startswith('MaskRCNN, 2.')
+    assert found['options']['found'] == 'all known'
+    assert found['one step']['found'].startswith('works on a random image')
     assert found['weights']['found'].startswith('none')
     (tmp_path / 'data' / 'train' / '2.jpg').unlink()
     found, code = answers('config.py')
@@ -220,9 +222,52 @@ def test_mistakes_in_a_config(answers, tmp_path):
     found, code = answers('config.py', '--work-dir', 'elsewhere')
     assert code == 1 and found['disk']['found'].endswith(str(tmp_path))
     wrong = {name: entry['found'] for name, entry in found.items() if entry['state'] == 'error'}
-    assert 'qkv_bais' in wrong['model']
+    assert 'qkv_bais' in wrong['model'] and 'one step' not in found
     assert wrong['weights'] == 'nothing.pth does not exist'
     assert "the data folder 'data/digit_scenes' does not exist" in wrong['train data']
+
+
+@pytest.mark.parametrize(
+    ('change', 'where', 'cure'),
+    [
+        ('neck=dict(in_channels=[96, 96, 96, 48])', 'one step', 'model.neck in the config: the maps have [96, 96, 96, 96]'),
+        ('neck=dict(in_channels=[96])', 'one step', 'neck takes another number of maps'),
+        ("backbone=dict(type='ViTAdapter')", 'model', "write type='mmlape.ViTAdapter'"),
+        ("backbone=dict(type='mmlape.PyramidVisionTransformer')", 'model', '_delete_=True'),
+    ],
+)  # fmt: skip
+def test_what_was_forgotten_in_a_config(answers, tmp_path, change, where, cure):
+    base = str(CONFIGS / 'demo' / f'{MASK_RCNN}.py')
+    (tmp_path / 'config.py').write_text(f'_base_ = {base!r}\nmodel = dict({change})\n')
+    found, code = answers('config.py')
+    assert code == 1 and found[where]['state'] == 'error' and cure in found[where]['advice']
+
+
+def test_a_step_that_cannot_be_tried_is_no_error():
+    """The random image may lack what a model reads."""
+    cfg = dict(
+        default_scope='mmdet', train_dataloader=dict(batch_size=1), model=dict(type='mmdet.GLIP')
+    )
+    assert run('one step', lambda: doctor._step(cfg)).state == 'warning'
+    cfg['default_scope'] = 'mmpretrain'
+    assert run('one step', lambda: doctor._step(cfg)).found.startswith('not tried')
+
+
+def test_advice_stays_within_the_accepted_versions(monkeypatch, tmp_path):
+    """Whatever names torch names versions that setup.py accepts."""
+    monkeypatch.setattr(torch, '__version__', '2.6.0')
+    advice = [run('torch', doctor._torch).advice]
+    monkeypatch.setattr(torch, '__version__', '2.14.0')
+    advice += [run('torch', doctor._torch).advice, compatibility.compile_advice(set())]
+    (tmp_path / 'torchvision.py').write_text("raise RuntimeError('torchvision::nms')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'torchvision', raising=False)
+    advice += [run('torch', doctor._torch).advice]
+    monkeypatch.setattr(compatibility, 'torch_version', lambda: '2.4')
+    with pytest.raises(ImportError) as old:
+        compatibility.check_torch()
+    for text in (*advice, str(old.value)):
+        assert f'<{compatibility.TORCH_END}' in text.replace('< ', '<'), text
 
 
 @pytest.mark.parametrize('text', ['no_such_config', 'broken.py'])

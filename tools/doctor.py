@@ -36,7 +36,7 @@ def main():
         sys.stdout.write(f'{json.dumps(content, indent=2)}\n')
     else:
         sys.stdout.write(table(checks))
-    return exit_code(checks)
+    sys.exit(exit_code(checks))
 
 
 if __name__ == '__main__':
