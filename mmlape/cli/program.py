@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 from mmlape.failures import explained
 
 USAGE, STOPPED = 2, 130
-# Lines on the standard output that every command would show.
+# Lines that every command would show.
 _PRINTED = re.compile(
     '|'.join(
         (
@@ -30,6 +30,7 @@ _PRINTED = re.compile(
             'Failed to search registry with scope',  # functions have no registry in mmdet, by design
             '"FileClient" will be deprecated',  # MMEngine calls it itself
             '"HardDiskBackend" is the alias',  # the same
+            'The prefix is not set in metric class IoUMetric',  # as upstream has it
             'Loads checkpoint by local backend from path',  # printed a second time as a log line
             # pycocotools, of each annotation file and evaluation
             'loading annotations into memory', 'creating index', 'index created!',
@@ -41,6 +42,8 @@ _PRINTED = re.compile(
 # Warnings, by their beginnings.
 _WARNINGS = (
     'faster_coco_eval is not installed',  # a metric that no config of ours uses
+    'Default ``avg_non_ignore`` is False',  # upstream's default, with which recipes were published
+    '`reduce_zero_label` will be deprecated',  # upstream's data sets still set it in their pipelines
     '`create_unbacked_symint` is deprecated',  # torchvision calls torch so, in an export
     '`isinstance\\(treespec, LeafSpec\\)` is deprecated',  # torch calls itself so, in an export
 )
@@ -89,8 +92,8 @@ def framed() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     if in_main and handler is signal.default_int_handler:  # ignored in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
-    screen = sys.stdout
-    sys.stdout = _Screen(screen)
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_Screen, streams)  # doctor turns one into the other
     try:
         with warnings.catch_warnings():
             for beginning in _WARNINGS:
@@ -106,7 +109,7 @@ def framed() -> Iterator[None]:
         _to_log_files(error)
         sys.exit(f'error: {f"process {rank}: " if (rank := _rank()) else ""}{text}')
     finally:
-        sys.stdout, _State.active = screen, False
+        (sys.stdout, sys.stderr), _State.active = streams, False
         if in_main and _State.interrupted is None:
             signal.signal(signal.SIGINT, handler)
 
@@ -173,7 +176,7 @@ def _to_log_files(error: BaseException) -> None:
 
 
 class _Screen:
-    """The standard output without the lines of ``_PRINTED``."""
+    """A standard stream without the lines of ``_PRINTED``."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.dropped = stream, False
@@ -181,7 +184,7 @@ class _Screen:
     def write(self, text: str) -> int:
         if self.dropped and text == '\n':  # print writes it on its own
             self.dropped = False
-        elif _PRINTED.search(text) and text.count('\n') <= 1:
+        elif _PRINTED.search(text) and '\n' not in text.rstrip('\n'):
             self.dropped = not text.endswith('\n')
         else:
             self.dropped = False
