@@ -1,4 +1,4 @@
-"""What a model is, in a few words: for its card, and for the page of ``mmlape app``."""
+"""Facts about a model, in a few words: for its card, and for the page of ``mmlape app``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _input(model: Model) -> str:
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """What is known of a model that comes with the package: ``data``, ``training``, ``limits``, ``license`` and
+    """Facts about a model that comes with the package: ``data``, ``training``, ``limits``, ``license`` and
     ``metrics``; empty for others."""
     path = MODELS / f'{name}.json'
     known = path.stem == name and path.is_file()

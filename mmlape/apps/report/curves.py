@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -89,7 +90,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 def figure_png(figure: Figure) -> bytes:
     """A PNG of at most 256 colours (a fifth of the size), at least 600 pixels wide."""
     drawn, png = io.BytesIO(), io.BytesIO()
-    style = dict(format='png', bbox_inches='tight', pad_inches=0.05)
+    style: Any = dict(format='png', bbox_inches='tight', pad_inches=0.05)
     figure.savefig(drawn, dpi=100, **style)
     image = Image.open(drawn).convert('RGB')
     if image.width < _LEAST_WIDTH:
