@@ -20,9 +20,7 @@ _LINES = (60, 200)  # usual sides of objects in pixels, from which on lines have
 _TEXT = 12  # pixels of the smallest letters
 _HIDDEN, _OWN_HIDDEN = 0.1, 0.25  # shares of other boxes, and of its own, that a text may cover
 _CROWDED = 0.1  # share of the picture that all texts would cover
-_SMALL = (
-    3  # times the height of a text: objects that are usually smaller get none on a crowded picture
-)
+_SMALL = 3  # times the height of a text: usually smaller objects get none on a crowded picture
 _BETWEEN = 8  # pixels between truth and prediction
 _FRAME_LEGEND = 0.25  # largest share of a video's height
 
@@ -47,16 +45,21 @@ def draw(result: Result, longest: int | None = None, frame: bool = False) -> np.
     return _with_legend(drawn, entries, all_entries if frame else None)
 
 
-def side_by_side(truth: Result, found: Result, longest: int = 30_000) -> np.ndarray:
-    """Truth left, prediction right, and one legend; as :func:`draw`, ``longest`` for each of them.
+def side_by_side(*results: Result, columns: int = 2, longest: int = 30_000) -> np.ndarray:
+    """Pictures in rows, such as truth left and prediction right, and one legend; as :func:`draw`, ``longest`` for each.
 
     By default, two of them fit into a JPEG file.
     """
-    left, right = (_without_legend(each, longest) for each in (truth, found))
-    between = np.full((len(left), _BETWEEN, 3), 255, np.uint8)
-    present = [*_present(truth), *_present(found)]
-    entries = [entry for entry in _entries(found) if entry in present]
-    return _with_legend(np.hstack([left, between, right]), entries)
+    pictures = [_without_legend(each, longest) for each in results]
+    height, width = (max(each.shape[side] for each in pictures) + _BETWEEN for side in (0, 1))
+    rows = -(-len(pictures) // columns)
+    together = np.full((rows * height, columns * width, 3), 255, np.uint8)
+    for number, each in enumerate(pictures):
+        top, left = number // columns * height, number % columns * width
+        together[top : top + len(each), left : left + each.shape[1]] = each
+    present = [entry for each in results for entry in _present(each)]
+    entries = [entry for entry in _entries(results[-1]) if entry in present]
+    return _with_legend(together[:-_BETWEEN, :-_BETWEEN], entries)
 
 
 def _without_legend(

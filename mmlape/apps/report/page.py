@@ -78,7 +78,7 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
             Result(image, example.path, classes, palette=palette, **what)
             for what in (example.truth, example.found)
         )
-        drawn = side_by_side(truth, found, _LONGEST)
+        drawn = side_by_side(truth, found, longest=_LONGEST)
         name = f'{Path(example.path).name}: {example.score:.3f}'
         shown = picture(cv2.imencode('.jpg', drawn)[1].tobytes(), 'jpeg', name)
         parts.append(f'<figure>{shown}<figcaption>{escape(name)}</figcaption></figure>')

@@ -12,6 +12,7 @@ import torch
 from torchvision.ops import box_iou
 
 from mmlape.apps.inference.results import MaskCrop
+from mmlape.apps.inference.samples import as_array, corners
 from mmlape.apps.inference.score import SCORE
 
 from .rates import ScoreCounts
@@ -103,13 +104,13 @@ class Tally:
             {name: sample.get(part)[name] for name in ('bboxes', 'labels')}
             for part in ('gt_instances', 'pred_instances')
         )
-        truth = dict(boxes=_corners(true['bboxes']), labels=_array(true['labels']))
+        truth = dict(boxes=corners(true['bboxes']), labels=as_array(true['labels']))
         if scale is not None:
             truth['boxes'] = truth['boxes'] / scale
-        scores = _array(sample.pred_instances.scores)
+        scores = as_array(sample.pred_instances.scores)
         order = np.argsort(-scores, kind='stable')
-        scores, labels = scores[order], _array(found['labels'])[order]
-        boxes, true_labels = _corners(found['bboxes'])[order], truth['labels']
+        scores, labels = scores[order], as_array(found['labels'])[order]
+        boxes, true_labels = corners(found['bboxes'])[order], truth['labels']
         overlap = overlaps(truth['boxes'], boxes)
         partners = match(overlap * (true_labels[:, None] == labels))
         self.counts.add(true_labels, labels, scores, partners >= 0)
@@ -121,7 +122,7 @@ class Tally:
             boxes=boxes[:count], labels=labels[:count], scores=scores[:count]
         )
         if 'masks' in sample.pred_instances:
-            masks = _array(sample.pred_instances.masks)[order[:count]]
+            masks = as_array(sample.pred_instances.masks)[order[:count]]
             prediction['crops'] = [MaskCrop.of(mask.astype(bool)) for mask in masks]
         right = int((partners[:count] >= 0).sum())
         self._confuse(true_labels, labels[:count], partners[:count], overlap[:, :count])
@@ -145,7 +146,7 @@ class Tally:
         np.add.at(self.confusion[nothing], found[~known], 1)
 
     def _label_maps(self, sample: Any) -> Example | None:
-        true, found = (_array(each.data)[0] for each in (sample.gt_sem_seg, sample.pred_sem_seg))
+        true, found = (as_array(each.data)[0] for each in (sample.gt_sem_seg, sample.pred_sem_seg))
         if true.shape != found.shape:
             return None
         counts = confusion_of(true, found, self.classes)
@@ -192,12 +193,3 @@ def match(overlap: np.ndarray) -> np.ndarray:
 def overlaps(true: np.ndarray, found: np.ndarray) -> np.ndarray:
     """IoU ``(N, M)`` of boxes ``(N, 4)`` and ``(M, 4)``."""
     return box_iou(torch.from_numpy(true), torch.from_numpy(found)).numpy()
-
-
-def _corners(boxes: Any) -> np.ndarray:
-    """``(N, 4)`` float32 of boxes, which MMDetection wraps."""
-    return _array(getattr(boxes, 'tensor', boxes)).reshape(-1, 4).astype(np.float32)
-
-
-def _array(values: Any) -> np.ndarray:
-    return values.cpu().numpy() if hasattr(values, 'cpu') else np.asarray(values)
