@@ -3,6 +3,7 @@
 import json
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from worker_jobs import KILLED, square
+from worker_jobs import KILLED, handler_at_import, square
 
 from mmlape.cli.experiments import run
 from mmlape.registry import MODELS
@@ -203,6 +204,13 @@ def test_jobs_in_processes():
     assert '-3 is negative' in error.value
     with pytest.raises(RuntimeError, match='exit code -9'):
         list(run_jobs(square, [KILLED], 1))
+
+
+def test_workers_ignore_ctrl_c_from_their_first_line():
+    """The parent handles it; while they import, each would print a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    (report,) = run_jobs(handler_at_import, [0], 1)
+    assert report.value == signal.SIG_IGN and signal.getsignal(signal.SIGINT) is handler
 
 
 def test_workers_end_with_a_killed_parent():

@@ -1,12 +1,16 @@
 """The launch scripts, with programs in place of torchrun's interpreter and of srun that write down what they get."""
 
 import os
+import runpy
 import shutil
+import signal
 import stat
 import subprocess
 
 import pytest
 from tool_runs import REPO
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 TOOLS = REPO / 'tools'
 RECORD = '#!/usr/bin/env bash\nprintf "%s\\n" "$@" > arguments\nprintenv > environment\nexit "${STATUS:-0}"\n'
@@ -134,3 +138,20 @@ def test_scripts_can_be_run_as_programs():
         text = script.read_text()
         assert text.startswith('#!/usr/bin/env bash\n') and 'set -euo pipefail' in text
         subprocess.run(['bash', '-n', str(script)], check=True)
+
+
+@pytest.mark.parametrize(('signalled', 'status'), [(True, 130), (False, 3)])
+def test_torchrun_ends_without_a_traceback(signalled, status, monkeypatch, capsys):
+    """By Ctrl-C, and where a process has ended with an error."""
+    failure = ProcessFailure(1, 7, 3, '')
+    error = SignalException('2', signal.SIGINT) if signalled else ChildFailedError('', {1: failure})
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr('torch.distributed.run.main', fail)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(TOOLS / 'launch_parts/torchrun.py'), run_name='__main__')
+    assert end.value.code == status
+    said = '' if signalled else 'process 1 ended with exit code 3\n'
+    assert capsys.readouterr().err == said

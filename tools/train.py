@@ -61,7 +61,7 @@ def prepare(options):
     return cfg
 
 
-def train(cfg, resume, bar):
+def train(cfg, resume, bar=False):
     """Train; releases the runner, so that processes do not wait for it at exit."""
     with cli.stop_with_message():
         first_weights, notes = cli.start_run(cfg, resume)

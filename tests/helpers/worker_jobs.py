@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 KILLED = 99
+AT_IMPORT = signal.getsignal(signal.SIGINT)
 
 
 def square(job: int, report: Callable[[float], None]) -> int:
@@ -16,6 +17,11 @@ def square(job: int, report: Callable[[float], None]) -> int:
     if job == KILLED:
         os.kill(os.getpid(), signal.SIGKILL)
     return job * job
+
+
+def handler_at_import(job: int, report: Callable[[float], None]) -> int:
+    """What a worker does at Ctrl-C while it still imports."""
+    return int(AT_IMPORT)
 
 
 def linger(job: int, report: Callable[[float], None]) -> None:
