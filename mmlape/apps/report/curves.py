@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from mmlape.atomic import atomic_write
@@ -78,6 +79,8 @@ def draw_curves(
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
         axes[1].set(xlabel=unit, ylabel=name or best, ylim=(0, None))
+    for place in axes:
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
     return save_figure(figure, path)
 
 
