@@ -14,8 +14,8 @@ NOTEBOOKS = REPO / 'examples'
 SHORTER = {
     'first_model': {'EPOCHS = 8': 'EPOCHS = 1', 'IMAGES = 600': 'IMAGES = 12'},
     'compare_joinings': {
-        'ITERATIONS = 300': 'ITERATIONS = 2',
-        "['DefaultJoining', 'SharedJoining', 'LaPE']": "['SharedJoining', 'LaPE']",
+        'EPOCHS = 20': 'EPOCHS = 1',
+        "['DefaultJoining', 'SharedJoining', 'LaPE']": "['DefaultJoining', 'LaPE']",
     },
 }
 
