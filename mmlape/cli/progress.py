@@ -98,6 +98,7 @@ class BarHook(Hook):
             total=total,
             description=f'step {done} of {total}',
             loss=f'loss {loss:.3f}',
+            refresh=done == total,
         )
 
 

@@ -57,6 +57,7 @@ def test_on_a_cpu_a_model_that_is_fast_is_named(scope, size, seconds, named):
 @pytest.mark.parametrize('terminal', [True, False])
 def test_a_bar_on_a_terminal_replaces_lines_of_steps(terminal, tmp_path, monkeypatch):
     monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '100')
     screen = io.StringIO()
     screen.isatty = lambda: terminal
     monkeypatch.setattr(sys, 'stdout', screen)
