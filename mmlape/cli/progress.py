@@ -14,6 +14,7 @@ from mmengine.device import get_device
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
 # Models of `mmlape fit` that a CPU trains in minutes, by the scope of a config; others have more parameters.
@@ -111,7 +112,8 @@ def show_progress(runner: Runner, bar: bool) -> Iterator[None]:
         yield
         return
     columns = (*Progress.get_default_columns()[:2], TextColumn('{task.fields[loss]}'))
-    with Progress(*columns, TimeRemainingColumn(), transient=True) as progress:
+    console = Console()  # what the shared one knows of the terminal may be old
+    with Progress(*columns, TimeRemainingColumn(), transient=True, console=console) as progress:
         runner.register_hook(BarHook(progress))
         for handler in runner.logger.handlers:
             if not isinstance(handler, logging.FileHandler):
