@@ -11,7 +11,7 @@ from typing import Any
 from mmlape.shipped import output_folder, shipped_folder
 
 from .arguments import Parser, at_least
-from .program import MISTAKES, command_line, continue_with, run_program, stop_with_message
+from .program import command_line, continue_with, run_program, stop_with_message
 
 COUNT = at_least(1)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def run(parse: Callable[[], argparse.Namespace]) -> None:
         options = parse()
         print('Loading PyTorch and OpenMMLab ...', flush=True)
         continue_with(command_line(options.command))
-        with stop_with_message(RuntimeError, *MISTAKES):
+        with stop_with_message(RuntimeError, ValueError, OSError):
             module = import_module(options.module)
             module.run_experiment(options, shipped_folder('tools').parent)
 
