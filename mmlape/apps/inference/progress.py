@@ -61,7 +61,7 @@ class Progress:
 
 
 def counted(result: Result) -> str:
-    """Count a result by class, commonest first: ``3 car, 1 person``, or ``71 % road, 29 % sky``."""
+    """Count a result by class, commonest first: ``3 x car, 1 x person``, or ``71 % road, 29 % sky``."""
     if result.label_map is None:
         return named(Counter(result.classes[label] for label in result.labels)) or 'nothing'
     labels, pixels = np.unique(result.label_map, return_counts=True)
@@ -70,7 +70,7 @@ def counted(result: Result) -> str:
     return named(Counter(known), ' %') or 'nothing'
 
 
-def named(counts: Counter[str], unit: str = '') -> str:
+def named(counts: Counter[str], unit: str = ' x') -> str:
     """Numbers by name, the largest first; the smallest of many together."""
     common = counts.most_common()
     texts = [f'{number}{unit} {name}' for name, number in common[:_NAMED]]

@@ -6,33 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from mmengine.runner import Runner
 
 from mmlape.apps.inference.drawing import side_by_side
-from mmlape.apps.inference.results import Result
+from mmlape.apps.inference.results import Result, write_picture
 from mmlape.apps.inference.samples import prediction_of, truth_of
-from mmlape.apps.report import save_figure
 
-IMAGES = 8
-COLUMNS = 2
+IMAGES, PAIRS = 8, 2  # in a row
+SIDE = 288  # pixels of each
 MIN_SCORE = 0.5
 
 
 def draw(runner: Runner, path: Path) -> None:
-    """Draw boxes and masks, or label maps, of the first validation images; write a PNG."""
-    results = list(_results(runner))
-    rows = -(-len(results) // COLUMNS)
-    figure = Figure(figsize=(12 * COLUMNS, 6 * rows + 0.3), layout='constrained')
-    axes = figure.subplots(rows, COLUMNS, squeeze=False)
-    for place in axes[0]:
-        place.set_title('ground truth', loc='left')
-        place.set_title('prediction', loc='right')
-    for place in axes.flat:
-        place.axis('off')
-    for place, pair in zip(axes.flat, results):
-        place.imshow(side_by_side(*pair)[..., ::-1])
-    save_figure(figure, path)
+    """Draw boxes and masks, or label maps, of the first validation images, truth left and prediction right."""
+    drawn = [each for pair in _results(runner) for each in pair]
+    write_picture(side_by_side(*drawn, columns=2 * PAIRS, longest=SIDE), path)
 
 
 def _results(runner: Runner) -> Iterator[tuple[Result, Result]]:
