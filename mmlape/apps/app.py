@@ -165,7 +165,7 @@ def build(
             image.change(answers.find, [image, score], [picture, rows, found], api_name='find')
         score.release(answers.draw, [found, score], [picture, rows], api_name='draw')
         gr.Markdown(
-            'Click on the image on the left: where does that token look, in the last layer, mean of the heads?'
+            'Click the image to show the attention of that token (last layer, mean over heads).'
         )
         heat = gr.Image(label='attention', interactive=False, format='png', buttons=_BUTTONS)
         image.select(answers.look, [found], [heat])
