@@ -11,8 +11,10 @@ import platform
 import re
 import runpy
 import sys
+import textwrap
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import get_terminal_size
 
 from mmlape.cli.program import framed, wrong_usage
 from mmlape.compatibility import (
@@ -68,28 +70,37 @@ def summary(path: Path) -> str:
 
 
 def listing() -> str:
-    """All commands in groups, with a line each."""
+    """All commands in groups."""
     found = commands()
     texts = {name: summary(path) for name, path in found.items()}
     texts |= {name: f'{text} `mmlape {name}` lists them.' for name, (_, text) in FAMILIES.items()}
-    width = max(len(name) for names in GROUPS.values() for name in names.split())
     text = 'usage: mmlape COMMAND [arguments]; mmlape COMMAND --help shows its options\n'
+    width = max(len(name) for names in GROUPS.values() for name in names.split())
     for group, names in GROUPS.items():
-        lines = (f'  {name:<{width}}  {texts[name]}\n' for name in names.split())
-        text += f'\n{group}:\n{"".join(lines)}'
+        text += f'\n{group}:\n{_table({name: texts[name] for name in names.split()}, width)}'
     return text
 
 
 def family_listing(family: str) -> str:
-    """The programs of a family, with a line each."""
+    """The programs of a family."""
     found = {name: path for name, path in commands().items() if name.split()[0] == family}
-    own = {name: path for name, path in found.items() if name != family}
-    width = max(map(len, own))
+    own = {f'mmlape {name}': summary(path) for name, path in found.items() if name != family}
     text = f'usage: mmlape {family} NAME [arguments]; mmlape {family} NAME --help shows its options\n\n'
-    text += ''.join(f'  mmlape {name:<{width}}  {summary(path)}\n' for name, path in own.items())
+    text += _table(own, max(map(len, own)))
     if family in found:
         text += f'\nOthers, on real images: mmlape {family} --list\n'
     return text
+
+
+def _table(texts: dict[str, str], width: int) -> str:
+    """Names with their texts, wrapped to the terminal."""
+    style: dict = dict(
+        width=get_terminal_size().columns,
+        subsequent_indent=' ' * (width + 4),
+        break_on_hyphens=False,
+    )
+    lines = (textwrap.fill(f'  {name:<{width}}  {text}', **style) for name, text in texts.items())
+    return ''.join(f'{line}\n' for line in lines)
 
 
 def versions() -> str:

@@ -1,5 +1,6 @@
 """Configs by name, and the command `mmlape`."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,16 +94,18 @@ def test_what_is_missing_for_one_command():
     assert missing_package(ImportError('libGL.so.1: cannot open', name='cv2')) is None
 
 
-def test_the_list_of_commands_has_a_line_for_each():
+def test_the_list_of_commands_has_an_entry_for_each(monkeypatch):
     found = command.commands()
     assert {'train', 'test', 'dist_train', 'dist_test', 'slurm_train', 'slurm_test'} <= set(found)
     assert {'demo', 'picture position_correlation', 'fit_gabor', 'build digit_scenes'} <= set(found)
     # parts of tools, and the set-up of a clone
     assert not {'common', 'console', 'workers', 'setup_env', '__init__', '__main__'} & set(found)
-    lines = [line for line in command.listing().splitlines() if line.startswith('  ')]
+    monkeypatch.setenv('COLUMNS', '80')
+    lines = command.listing().splitlines()
+    entries = [line for line in lines if re.match(r'  \w', line)]
     names = {name.split()[0] for name in found}
-    assert sorted(line.split()[0] for line in lines) == sorted(names)  # each in one group
-    assert all(len(line.split()) > 3 for line in lines)
+    assert sorted(line.split()[0] for line in entries) == sorted(names)  # each in one group
+    assert all(len(line.split()) > 3 for line in entries) and max(map(len, lines)) <= 80
 
 
 def test_a_command_gets_its_arguments(tmp_path, monkeypatch):
