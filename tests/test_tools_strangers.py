@@ -53,7 +53,7 @@ def said(commands, script, *arguments):
     try:
         commands(script, *arguments)
     except SystemExit as end:
-        return str(end.code)
+        return commands.capsys.readouterr().err.strip() if end.code == 2 else str(end.code)
     return None
 
 
