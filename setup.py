@@ -106,7 +106,7 @@ setup(
     entry_points={'console_scripts': ['mmlape = mmlape.__main__:main']},
     zip_safe=False,
     classifiers=[
-        'Development Status :: 3 - Alpha',
+        'Development Status :: 5 - Production/Stable',
         'Intended Audience :: Science/Research',
         'Programming Language :: Python :: 3',
         'Programming Language :: Python :: 3.10',

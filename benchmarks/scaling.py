@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,8 @@ NETWORKS: dict[str, tuple[Callable[[int, int], Case], int]] = {
     'PVT-Small': (lambda side, batch: pvt_small(side, side, batch), 224),
     'Swin-T': (swin_tiny, 224),
 }
-AXES = {'side': 'side of the image', 'batch': 'images of the batch'}
+TICKS = (1, 2, 4, 8, 128, 256, 512, 1024)
+AXES = {'side': 'side of the image (pixels)', 'batch': 'images of the batch'}
 MEASURES = {
     'forward': 'inference, ms',
     'train_step': 'training step, ms',
@@ -146,19 +146,17 @@ def exponents(found: dict) -> list[str]:
 
 
 def draw(found: dict, axis: str, path: Path) -> None:
-    """A row of panels for each measure, a column for each network."""
-    from matplotlib import pyplot
+    """A row of panels for each network, a column for each measure."""
+    from matplotlib.figure import Figure
 
-    shape = (len(MEASURES), len(found))
-    figure, panels = pyplot.subplots(
-        *shape, figsize=(3 * shape[1], 2.6 * shape[0]), sharex=True, squeeze=False
-    )
-    for column, (name, axes) in enumerate(found.items()):
-        for row, (label, title) in enumerate(MEASURES.items()):
-            panel = panels[row, column]
+    from mmlape.apps.report import save_figure
+
+    figure = Figure(figsize=(9, 2.1 * len(found)), layout='constrained')
+    panels = figure.subplots(len(found), len(MEASURES), sharex=True, squeeze=False)
+    for number, (row, (name, axes)) in enumerate(zip(panels, found.items())):
+        for panel, (label, title) in zip(row, MEASURES.items()):
             there = {int(at): p[label] for at, p in axes.get(axis, {}).items() if label in p}
-            whose = next(iter(there.values()), {})
-            for who in whose:
+            for who in next(iter(there.values()), {}):
                 style = (
                     dict(color='C1', marker='o') if who == OURS else dict(color='0.5', marker='s')
                 )
@@ -166,19 +164,13 @@ def draw(found: dict, axis: str, path: Path) -> None:
                     list(there), [each[who] for each in there.values()], label=who, ms=4, **style
                 )
             panel.set(xscale='log', yscale='log')
-            panel.set_title(name if row == 0 else '', fontsize=9)
-            panel.set_ylabel(title if column == 0 else '')
-            ticks = sorted({int(at) for at in axes.get(axis, {})})
-            panel.set_xticks(ticks, ticks, fontsize=8)
+            panel.set_title(title if number == 0 else '', fontsize=9)
+            ticks = [at for at in TICKS if str(at) in axes.get(axis, {})]
+            panel.set_xticks(ticks, ticks)
             panel.minorticks_off()
+            panel.tick_params(labelsize=8)
             panel.grid(alpha=0.3)
-            if row == 0:
-                panel.legend(fontsize=8)
-        panels[-1, column].set_xlabel(AXES[axis])
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
-
-
-if __name__ == '__main__':
-    sys.exit(main())
+            panel.set_xlabel(AXES[axis] if number == len(found) - 1 else '', fontsize=8)
+        row[0].set_ylabel(name.replace(', ', ',\n'), fontsize=8)
+        row[0].legend(fontsize=8)
+    save_figure(figure, path)

@@ -96,12 +96,16 @@ def _figures_explain_themselves(monkeypatch):
     def png(figure, written=curves.figure_png):
         framed = [axes for axes in figure.axes if axes.get_visible() and axes.get_frame_on()]
         assert all(axes.has_data() for axes in framed), 'an empty panel'
-        marks = {axes: [*axes.lines, *axes.collections] for axes in framed if not axes.images}
-        plots = [axes for axes, drawn in marks.items() if drawn and len(axes.get_xticks())]
-        assert not plots or plots[-1].get_xlabel()
-        names = {mark.get_label() for drawn in marks.values() for mark in drawn}
-        explained = figure.legends or any(axes.get_legend() for axes in framed)
-        assert explained or len([name for name in names if name[:1] != '_']) < 2, names
+        plots = [axes for axes in framed if (axes.lines or axes.collections) and not axes.images]
+        plots = [axes for axes in plots if axes.get_label() != '<colorbar>']
+        for axes in plots:
+            top = axes.get_position().y1
+            first = next(each for each in plots if each.get_position().y1 == top)
+            assert first.get_ylabel() or first.get_yticklabels()[0].get_text(), 'no y label'
+            kinds = {(type(mark), mark.get_linestyle()) for mark in axes.lines}
+            kinds |= {(type(mark), None) for mark in axes.collections}
+            assert len(kinds) < 2 or figure.legends or axes.get_legend(), kinds
+        assert not plots or plots[-1].get_xlabel(), 'no x label'
         return written(figure)
 
     monkeypatch.setattr(curves, 'figure_png', png)

@@ -294,8 +294,8 @@ def test_pictures_show_what_was_found():
         found = {tokens.name: project_versions(tokens, with_prefix) for tokens in layers}
         figure = draw_projections(found, layers[0].grid)
         assert [axes.get_ylabel() for axes in figure.axes[:8:4]] == [
-            'layer 0 norm1',
-            'layer 1 norm1',
+            'layer 0 norm1\nsecond component',
+            'layer 1 norm1\nsecond component',
         ]
         cells, prefix = (dots.get_offsets() for dots in figure.axes[5].collections)
         points = found['layer 1 norm1']['after LN'].points

@@ -25,6 +25,7 @@ from .figures import (
     add_note,
     around_zero,
     draw_maps,
+    line_style,
     new_plots,
 )
 from .flow import ROLES, PatchOrder, PositionFlow, pick_extremes, pick_flow_channels
@@ -37,7 +38,7 @@ OUTLINE = [withStroke(linewidth=3, foreground='white')]
 Channels = Sequence[int] | None
 OWN_SCALE = 'each map has a scale of its own: purple below zero, white zero, orange above'
 LABELS = ('most like position', 'least like position')
-FLOW_CELL, DTN_CELL = 1.25, 1.0  # inches of a map, where there are many
+FLOW_CELL, MANY_CELL, DTN_CELL = 1.25, 1.1, 1.0  # inches of a map, where there are many
 
 
 def _chunks(items: Sequence, size: int) -> list[Sequence]:
@@ -117,7 +118,7 @@ def draw_channels(table: EmbeddingTable, channels: Channels = None, index: int =
     4): by default 24 evenly spread ones."""
     maps = table.maps(index)
     panels = [Panel(maps[channel], str(channel)) for channel in pick_channels(len(maps), channels)]
-    figure = draw_maps([('', row) for row in _chunks(panels, 8)])[0]
+    figure = draw_maps([('', row) for row in _chunks(panels, 8)], cell=MANY_CELL)[0]
     add_note(figure, f'above a map: its channel; {OWN_SCALE}')
     return figure
 
@@ -168,10 +169,12 @@ def draw_gabor_fit(maps: np.ndarray, fit: GaborFit, kinds: ChannelKinds | None =
         r2 = f'R\N{SUPERSCRIPT TWO} {fit.r2[channel]:.2f}'
         pairs.append((Panel(learned, title), Panel(fitted, r2, scale=around_zero(learned))))
     bands = [zip(*band) for band in _chunks(pairs, 8)]
-    figure = draw_maps([row for band in bands for row in zip(('learned', 'fitted'), band)])[0]
+    rows = [row for band in bands for row in zip(('learned', 'fitted'), band)]
+    figure = draw_maps(rows, cell=MANY_CELL)[0]
     add_note(
         figure,
-        'above a learned map: its channel and kind; each pair has one scale: purple below its mean, orange above',
+        'above a learned map: its channel and kind;\n'
+        'each pair has one scale: purple below its mean, white there, orange above',
     )
     return figure
 
@@ -328,10 +331,12 @@ def draw_ratios(course: RatioCourse) -> Figure:
     for (layer, kind), values in course.values.items():
         band, column = divmod(course.layers.index(layer), columns)
         place = axes[2 * band + (kind == 'var'), column]
-        heads = [f'head {head}' for head in range(values.shape[1])]
-        place.plot(course.steps, values, linewidth=1, label=heads)
+        for head, ratios in enumerate(values.T):
+            place.plot(course.steps, ratios, **line_style(head, label=f'head {head}'))
         place.set_visible(True)
-        place.set_title(f'{layer.removeprefix("backbone.")} {kind}', fontsize=TEXT, pad=3)
+        of = dict(mean='mean', var='variance')[kind]
+        place.set_title(f'{layer.removeprefix("backbone.")}\n{of}', fontsize=TEXT, pad=3)
+        place.set_ylabel('ratio' if column == 0 else '', fontsize=TEXT)
         place.set_xlabel('iteration', fontsize=TEXT)
         place.locator_params(axis='x', nbins=3)
     most = max(axes.flat, key=lambda place: len(place.lines))
@@ -370,10 +375,10 @@ def draw_variation(found: Sequence[TokenVariation]) -> Figure:
     names = list(dict.fromkeys(name for stage in found for name in stage.names))
     lines = {}
     for place, stage in zip(axes[0], found):
-        style = dict(linewidth=1.2, marker='o' if len(stage.layers) == 1 else None)
+        marker = 'o' if len(stage.layers) == 1 else None
         for name, (low, median, high) in zip(stage.names, stage.quartiles.swapaxes(1, 2)):
-            style['color'] = f'C{names.index(name)}'
-            (lines[name],) = place.plot(stage.layers, median, label=name, **style)
+            style = line_style(names.index(name), label=name, marker=marker)
+            (lines[name],) = place.plot(stage.layers, median, **style)
             shade = dict(color=style['color'], alpha=0.2, linewidth=0)
             place.fill_between(stage.layers, low, high, **shade)
         place.set_yscale('log')
@@ -411,19 +416,22 @@ def draw_projections(layers: Mapping[str, Mapping[str, Projection]], grid: Grid)
             prefix, points = np.split(found[name].points, [found[name].num_prefix])
             sharing = [found[name]] if name == BEFORE else after
             limit = 1.05 * max(np.abs(each.points).max() for each in sharing) or 1.0
-            place.set(
-                xticks=[], yticks=[], xlim=(-limit, limit), ylim=(-limit, limit), box_aspect=1
-            )
+            place.set(xticks=[], yticks=[], xlim=(-limit, limit), ylim=(-limit, limit))
+            place.set_box_aspect(1)
+            place.set_xlabel('first component', fontsize=TEXT)
             cells = place.scatter(*points.T, c=shade, cmap=SEQUENTIAL, s=size, linewidths=0)
             crosses = place.scatter(*prefix.T, c='black', marker='x', s=30, linewidths=1)
             numbers = f'{found[name].explained.sum():.0%}, {found[name].spread:.3g}'
             place.set_title(f'{name}: {numbers}', fontsize=TEXT, pad=3)
-        places[0].set_ylabel(layer, fontsize=TEXT)
+        places[0].set_ylabel(f'{layer}\nsecond component', fontsize=TEXT)
     bar = figure.colorbar(cells, ax=axes, aspect=30, ticks=[0, grid[0] - 1])
     bar.ax.set_yticklabels(['top', 'bottom'], fontsize=TEXT)
     bar.ax.invert_yaxis()  # as in the image
     bar.set_label('place of the token in the image', fontsize=TEXT)
     if len(prefix):
         add_key(figure, **{'prefix tokens': crosses})
-    add_note(figure, 'above a plot: share of the variance in this plane; spread in all channels')
+    add_note(
+        figure,
+        'above a plot: share of the variance in this plane; root mean square distance from the mean',
+    )
     return figure

@@ -24,7 +24,7 @@ from mmlape.research.analysis import (
     find_stages,
     load_backbone,
 )
-from mmlape.research.analysis.figures import TEXT, add_key, new_plots
+from mmlape.research.analysis.figures import TEXT, add_key, line_style, new_plots
 from mmlape.research.datasets import DigitImages
 from mmlape.research.demo.state import fingerprint
 
@@ -142,10 +142,10 @@ def draw_curves(records: list[dict[str, Any]]) -> Figure:
     figure, axes = new_plots(1, len(CURVES), share_y=False)
     for place, name in zip(axes[0], CURVES, strict=True):
         lines = {}
-        for record in records:
+        for number, record in enumerate(records):
             points = zip(*record['curves'][name], strict=True)
-            (lines[f'seed {record["seed"]}'],) = place.plot(*points, linewidth=1)
-        place.set_title(name.replace('_', ' '), fontsize=TEXT, pad=3)
+            (lines[f'seed {record["seed"]}'],) = place.plot(*points, **line_style(number))
+        place.set_ylabel(name.replace('_', ' '), fontsize=TEXT)
         place.set_xlabel('training step', fontsize=TEXT)
         highest = max(value for record in records for _, value in record['curves'][name])
         place.set_ylim(0, 1.1 * max(highest, 1e-6))

@@ -13,7 +13,7 @@ from mmlape.research.analysis.figures import TEXT, add_key
 from .evidence import current_runs
 from .plan import EXPERIMENTS
 from .recipes import DATA
-from .statistics import Difference, difference_cells, differences, markdown
+from .statistics import LEVEL, Difference, difference_cells, differences, markdown
 from .table import markdown_table, replace_table
 
 PAGES = ('evidence.md', 'fine_tuning.md')
@@ -108,7 +108,7 @@ def draw_differences(found: dict[str, dict[str, Difference]]) -> Figure:
         place.set_yticks(range(len(each)), list(each))
         place.set_ylim(len(each) - 0.5, -0.5)
         place.set_title(title, fontsize=TEXT, pad=3)
-    axes[-1, 0].set_xlabel('difference in points; bars: interval', fontsize=TEXT)
-    names = {False: 'may be chance', True: 'interval without 0, and beyond the limit of the t-test'}
+    axes[-1, 0].set_xlabel(f'difference in points; bars: interval of {LEVEL:.0%}', fontsize=TEXT)
+    names = {False: 'within the limit of the t-test', True: 'beyond it, with an interval without 0'}
     add_key(figure, **{names[exceeds]: mark for exceeds, mark in marks.items()})
     return figure

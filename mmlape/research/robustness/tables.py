@@ -87,7 +87,7 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     """
     # Matplotlib is loaded by what draws alone.
     from mmlape.apps.report import names_of
-    from mmlape.research.analysis.figures import TEXT, new_plots
+    from mmlape.research.analysis.figures import TEXT, line_style, new_plots
 
     metric = _common_metric(records, metric)
     grids = [grid_of(record['results'], metric) for many in records.values() for record in many]
@@ -98,26 +98,27 @@ def draw(records: Records, metric: str | None = None) -> Figure:
     panels = {title: common or CORRUPTIONS, **groups}
     figure, ((*places,),) = new_plots(1, len(panels))
     for place, (title, names) in zip(places, panels.items()):
-        for name, many in records.items():
+        for number, (name, many) in enumerate(records.items()):
             curves = [severity_means(record['results'], metric, names) for record in many]
             at = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = _unit(metric) * np.array([[curve[s] for s in at] for curve in curves])
             mean = values.mean(0)
-            (line,) = place.plot(at, mean, marker='.', markersize=4, linewidth=1, label=name)
+            style = line_style(number, label=name, marker='.', markersize=4)
+            place.plot(at, mean, **style)
             if len(many) > 1:
                 spread = values.std(0, ddof=1)
                 place.fill_between(
                     at,
                     mean - spread,
                     mean + spread,
-                    color=line.get_color(),
+                    color=style['color'],
                     alpha=0.15,
                     linewidth=0,
                 )
         place.set_title(title, fontsize=TEXT, pad=3)
         place.set_xticks([0, *SEVERITIES])
         place.set_xlabel('severity', fontsize=TEXT, labelpad=1)
-    unit = ' (%)' if _unit(metric) == 100 else ''
+    unit = ' (%)' if metric in METRICS else ''
     places[0].set_ylabel(f'{names_of([metric])[metric]}{unit}', fontsize=TEXT, labelpad=1)
     figure.legend(
         *places[0].get_legend_handles_labels(), loc='outside lower center', ncols=3, fontsize=TEXT, frameon=False
