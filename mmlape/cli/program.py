@@ -1,6 +1,7 @@
 """The frame of every command: how it ends, and what other packages print meanwhile. No slow imports.
 
-Exit status: 0, 1 for a failure or a bad answer (``doctor``, ``export``), 2 for wrong usage, 130 for Ctrl-C.
+Exit status: 0, 1 for a failure or a bad answer (``doctor``, ``export``), 2 for wrong usage, 130 for Ctrl-C,
+141 where the reader of the output has gone (``| head``).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from mmlape.failures import explained
 
-USAGE, STOPPED = 2, 130
+USAGE, STOPPED, UNREAD = 2, 130, 141
 # Lines that every command would show.
 _PRINTED = re.compile(
     '|'.join(
@@ -98,7 +100,10 @@ def framed() -> Iterator[None]:
         with warnings.catch_warnings():
             for beginning in _WARNINGS:
                 warnings.filterwarnings('ignore', beginning)
-            yield
+            try:
+                yield
+            finally:
+                sys.stdout.flush()  # may end the program, as a write does
     except BaseException as error:
         # Ctrl-C during an import may end it with another error.
         if isinstance(error, KeyboardInterrupt) or _State.interrupted is not None:
@@ -176,10 +181,15 @@ def _to_log_files(error: BaseException) -> None:
 
 
 class _Screen:
-    """A standard stream without the lines of ``_PRINTED``."""
+    """A standard stream without the lines of ``_PRINTED``.
+
+    It escapes what the terminal's encoding lacks, such as class names, and ends the program when its reader has gone.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.dropped = stream, False
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
 
     def write(self, text: str) -> int:
         if self.dropped and text == '\n':  # print writes it on its own
@@ -188,8 +198,23 @@ class _Screen:
             self.dropped = not text.endswith('\n')
         else:
             self.dropped = False
-            self.stream.write(text)
+            with self._read():
+                self.stream.write(text)
         return len(text)
+
+    def flush(self) -> None:
+        with self._read():
+            self.stream.flush()
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # of this stream, not of a worker process
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), self.stream.fileno()
+            )  # for Python's last flush
+            sys.exit(UNREAD)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

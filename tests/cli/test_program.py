@@ -1,6 +1,7 @@
 """How commands end: Ctrl-C, mistakes and failures of other packages with one line; and what they do not show."""
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -171,3 +172,25 @@ def test_other_errors_keep_their_traceback_and_nothing_is_left_changed():
     with pytest.raises(RuntimeError, match='a bug'), framed():
         fail(RuntimeError('a bug'))
     assert (sys.stdout, os.getpid()) == before
+
+
+def test_a_reader_that_has_gone_ends_a_command_without_a_word():
+    """As ``| head`` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, '-m', 'mmlape', 'help'],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=REPO,
+        check=False,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b'')
+
+
+def test_what_the_encoding_lacks_is_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, 'ascii'))
+    run_program(lambda: print('3 细胞'))
+    assert written.getvalue() == b'3 \\u7ec6\\u80de\n'
