@@ -86,12 +86,13 @@ def known_of(model):
     """Facts of a model for its card, its licence and metrics: of one that comes with the package, a shared folder, a
     work dir or a checkpoint there."""
     from mmlape.apps.inference.about import facts_of
-    from mmlape.apps.inference.folders import METRICS, shared_folder
+    from mmlape.apps.inference.folders import METRICS, card_facts, shared_folder
 
     path, shared = Path(model), shared_folder(model)
     if shared:
         metrics = shared / METRICS
-        return dict(metrics=read_metrics(metrics) if metrics.is_file() else {})
+        known = read_metrics(metrics) if metrics.is_file() else {}
+        return dict(card_facts(shared), metrics=known)
     if not path.exists():  # a name
         return facts_of(model)
     command = command_of(path if path.is_dir() else path.parent)

@@ -239,13 +239,16 @@ def test_the_command(commands, tmp_path, monkeypatch):
     (work_dir / 'fit.py').write_text("made_by = 'mmlape fit IMAGES --model swin'\n")
     rows = [dict(loss=1.0, step=5), {'coco/bbox_mAP': 0.5, 'step': 5, 'time': 0.1}]
     (logs / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
-    commands('share.py', work_dir / 'epoch_5.safetensors', tmp_path / 'shared', '--data', 'mine')
+    made = work_dir / 'epoch_5.safetensors', tmp_path / 'shared'
+    commands('share.py', *made, '--data', 'my | cells', '--license', 'cc0-1.0')
     card = Path(tmp_path, 'shared', 'README.md').read_text()
-    assert '| box AP | 0.5 |' in card and '| data | mine |' in card
+    assert '| box AP | 0.5 |' in card and r'| data | my \| cells |' in card
     assert '| training | `mmlape fit IMAGES --model swin` |' in card
+    limits = card.replace('| limits | not stated |', '| limits | small cells |')  # its owner
+    Path(tmp_path, 'shared', 'README.md').write_text(limits)
     commands('share.py', tmp_path / 'shared', tmp_path / 'again')  # knows what it was
     again = Path(tmp_path, 'again', 'README.md').read_text()
-    assert '| box AP | 0.5 |' in again and '| training | not stated |' in again
+    assert again == limits.replace('# shared', '# again').replace('OWNER/shared', 'OWNER/again')
     commands('share.py', 'nuclei', tmp_path / 'nuclei')
     card = Path(tmp_path, 'nuclei', 'README.md').read_text()
     page = ' '.join((REPO / 'docs' / 'predict.md').read_text().split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,18 @@ def _about_base(base: str, is_a_file: bool) -> str:
 
 def _in_a_cell(text: str) -> str:
     return ' '.join(text.splitlines()).replace('|', r'\|')
+
+
+def card_facts(folder: Path) -> dict[str, str]:
+    """``data``, ``training``, ``limits`` and ``license`` that the card of a folder states, also where its owner has
+    completed them. Empty without a card."""
+    if not (folder / CARD).is_file():
+        return {}
+    card = read_text(folder / CARD)
+    rows = re.findall(r'^\| (data|training|limits) \| (.+) \|$', card, re.MULTILINE)
+    # The hub reads the licence in the front matter, so this one is kept up to date.
+    rows += re.findall(r'^(license): (.+)$', card, re.MULTILINE)[:1]
+    return {name: text.replace(r'\|', '|') for name, text in rows if text != 'not stated'}
 
 
 def _card(
