@@ -245,7 +245,9 @@ def _config(text: str, loaded: dict[str, Any]) -> str:
     try:
         loaded |= {'work_dir': f'work_dirs/{path.stem}', **read_config(path)}
     except Exception as error:  # a config is a program
-        raise _Problem(f'{path}: {" ".join(str(error).split())}', 'see docs/guide.md') from error
+        raise _Problem(
+            f'{path}: {" ".join(str(error).split())}', 'see `mmlape docs guide`'
+        ) from error
     return str(path)
 
 
@@ -279,7 +281,9 @@ def _step(cfg: dict) -> str:
         state = ERROR if (advice := explained(error)) else WARNING
         raise _Problem(_text_of(error), (advice or '').partition(TRY)[0], state) from error
     if not math.isfinite(loss):
-        raise _Problem(f'the loss of a random image is {loss}', 'see docs/training.md', WARNING)
+        raise _Problem(
+            f'the loss of a random image is {loss}', 'see `mmlape docs training`', WARNING
+        )
     return f'works on a random image of {_SIZE[0]} x {_SIZE[1]} pixels'
 
 
@@ -311,7 +315,7 @@ def _data(cfg: dict, split: str) -> str:
     check_data_is_there(cfg, [split])
     reports = CheckDataHook(max_decode=50).reports(cfg, split)
     if problems := [problem for report in reports for problem in report.problems]:
-        raise _Problem('; '.join(problems), 'see docs/data.md')
+        raise _Problem('; '.join(problems), 'see `mmlape docs data`')
     return '; '.join(note for report in reports for note in report.notes)
 
 
@@ -337,12 +341,16 @@ def _weight(text: str) -> str:
     if text.startswith('hf://'):
         return f'{text} (not checked)'
     if '://' not in text and not Path(text).expanduser().exists():
-        raise _Problem(f'{text} does not exist', 'correct init_cfg or load_from (docs/weights.md)')
+        raise _Problem(
+            f'{text} does not exist', 'correct init_cfg or load_from (`mmlape docs weights`)'
+        )
     if not text.startswith('http') or (file := download_path(text)).is_file():
         return text
     try:
         urllib.request.urlopen(urllib.request.Request(text, method='HEAD'), timeout=10).close()
     except OSError as error:
         found = f'{text} is not in {file.parent} and cannot be downloaded ({error})'
-        raise _Problem(found, 'docs/cluster.md, "Weights for nodes without a network"') from error
+        raise _Problem(
+            found, 'see "Weights for nodes without a network" in `mmlape docs cluster`'
+        ) from error
     return f'{text} (can be downloaded)'
