@@ -61,9 +61,9 @@ def find_config(text: str) -> Path:
     if found:
         raise ValueError(f'{text!r} is the name of several configs: {", ".join(found)}')
     stems = {key.rpartition('/')[2]: key for key in configs}
-    close = get_close_matches(name.rpartition('/')[2], stems, 5, 0)
-    lines = ''.join(f'\n  {stems[stem]}' for stem in close)
-    raise ValueError(f'{text!r} is neither a file nor a shipped config; the nearest are{lines}')
+    close = get_close_matches(name.rpartition('/')[2], stems, 3)
+    hint = f'; the nearest are {", ".join(stems[stem] for stem in close)}' if close else ''
+    raise ValueError(f'{text!r} is neither a file nor a shipped config{hint}')
 
 
 def read_config(text: str | Path) -> Config:

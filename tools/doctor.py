@@ -4,7 +4,7 @@
 
 Checks Python, PyTorch, the OpenMMLab packages, MMCV's compiled operators, GPUs and disk; with CONFIG (a file, or the
 name of one that comes with mmlape) also at its model, data and weights. Exits with 1 if there is an error. See
-docs/install.md.
+`mmlape docs install`.
 """
 
 import contextlib

@@ -111,7 +111,9 @@ def _above_zero(text: str) -> float:
 
 
 def _config(text: str) -> str:
-    find_config(text)
+    path = find_config(text)
+    if path.suffix not in ('.py', '.yml', '.yaml', '.json'):  # which MMEngine reads
+        raise ValueError(f'{text!r} is no config: its name must end with .py, .yml, .yaml or .json')
     return text
 
 

@@ -35,10 +35,12 @@ def test_nearest_names_of_an_unknown_config():
         find_config('maskrcnn_deit-s-adapter_lape_coco')
     names = shipped_configs()
     assert len(names) > 30 and not [name for name in names if '_base_' in name]
-    nearest = [line.strip() for line in str(error.value).splitlines()[1:]]
-    assert len(nearest) == 5
+    nearest = str(error.value).partition('the nearest are ')[2].split(', ')
+    assert len(nearest) == 3
     assert 'lape/mask-rcnn_deit-s-adapter-lape_fpn_1x_coco' in nearest
     assert all(name in names for name in nearest)
+    with pytest.raises(ValueError, match=r'nor a shipped config$'):
+        find_config('tests')
 
 
 def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pickle
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -317,6 +318,8 @@ def test_what_is_no_model(saved, tmp_path):
         with pytest.raises(ValueError, match=message):
             mmlape.load(tmp_path / name)
     _, config, checkpoint = saved['demo']
+    shutil.copytree(Path(checkpoint).parent, tmp_path / 'fitted/training')
+    assert mmlape.load(tmp_path / 'fitted').finds_boxes  # the folder that `mmlape fit` wrote
     torch.save(
         {k: v for k, v in torch.load(checkpoint, weights_only=False).items() if k != 'meta'},
         tmp_path / 'd.pth',

@@ -84,12 +84,13 @@ def _checkpoint_in(path: Path) -> Path:
     """
     if named := with_package().get(str(path)):
         return named
+    path = Path(existing_model(str(path)))
     if path.is_dir():
         found = best_checkpoint(path) or last_complete_checkpoint(str(path))[0]
         if found is None:
             raise ValueError(f'{str(path)!r} has no complete checkpoint')
         return Path(found)
-    return Path(existing_model(str(path)))
+    return path
 
 
 def _names_for(content: dict[str, Any], cfg: Config) -> dict[str, Any] | None:

@@ -24,8 +24,15 @@ def is_on_hub(text: str) -> bool:
 
 
 def existing_model(text: str) -> str:
-    """``text`` if it names a model that may be there; else ValueError."""
-    if Path(text).exists() or text in with_package() or is_on_hub(text):
+    """Return ``text``, or the work dir in a folder of ``mmlape fit``. ValueError if there is none."""
+    path = Path(text)
+    if path.is_dir():
+        inside = path / 'training'  # in the folder that `mmlape fit` wrote
+        for folder in (path, inside):
+            if any(any(folder.glob(files)) for files in ('*.pth', '*.safetensors')):
+                return str(folder)
+        raise ValueError(f'{text!r} has no complete checkpoint')
+    if path.exists() or text in with_package() or is_on_hub(text):
         return text
     raise ValueError(
         f'there is no checkpoint {text!r}; by name there are: {", ".join(with_package())}'
