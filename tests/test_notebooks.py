@@ -44,3 +44,7 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
         for kind in out.get('data', ())
     ]
     assert 'image/png' in shown
+    printed = ''.join(
+        out.get('text', '') for cell in notebook.cells for out in cell.get('outputs', ())
+    )
+    assert name != 'first_model' or 'Epoch(train) [1]' in printed  # it does not look hung
