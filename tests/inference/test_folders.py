@@ -221,6 +221,12 @@ def test_differences_to_weights_that_must_not_be_passed_on(model, tmp_path):
     (tmp_path / 'gated.safetensors').rename(folder / 'gated.safetensors')
     read = mmlape.load(folder, None, 'cpu', False)
     torch.testing.assert_close(dict(read.model.state_dict()), dict(weights), atol=1e-6, rtol=0)
+    for write, place in ((read.save, 'a.safetensors'), (read.save_folder, 'again')):
+        with pytest.raises(
+            ValueError, match=r'differences to mmlape:gated\.safetensors, which may not'
+        ):
+            write(tmp_path / place)
+    read.save_folder(tmp_path / 'again', delta=f'mmlape:{folder / "gated.safetensors"}')
     base['patch_embed.proj.bias'] += 1e-3
     save_file(base, folder / 'gated.safetensors')
     with pytest.raises(

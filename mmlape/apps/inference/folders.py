@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 CONFIG, WEIGHTS, METRICS, CARD = 'config.py', 'model.safetensors', 'metrics.json', 'README.md'
+DELTA_BASE = 'delta_base'  # in the meta of weights that were added to those of another place
 
 
 def shared_folder(path: str | Path) -> Path | None:
@@ -80,14 +81,25 @@ def folder_weights(folder: Path, cfg: Config, trust: bool = False) -> dict[str, 
             texts = dict(file.metadata() or {})
     except SafetensorError as error:
         raise CheckpointError(f'{str(path)!r} cannot be read as a checkpoint: {error}') from None
-    if texts.pop(DELTA, None) is None:
+    about = texts.pop(DELTA, None)
+    if about is None:
         return load_from_local(str(path), 'cpu')
     meta: dict[str, Any] = texts
     if 'dataset_meta' in texts:
         meta = {**texts, 'dataset_meta': names_in(path, texts['dataset_meta'])}
     with DefaultScope.overwrite_default_scope(cfg.default_scope), BuildLimit(path):
         model = MODELS.build(cfg.model)
-    return dict(meta=meta, state_dict=whole_state(path, model, trust))
+    state = whole_state(path, model, trust)
+    return dict(meta={**meta, DELTA_BASE: json.loads(about)['base']}, state_dict=state)
+
+
+def check_may_be_written(model: Model) -> None:
+    """Refuse (ValueError) to write whole weights that were given as differences."""
+    if model.delta_base:
+        raise ValueError(
+            f'the weights are differences to {model.delta_base}, which may not be passed on: write a folder of '
+            'differences (`mmlape share --delta SOURCE:PLACE`, save_folder(..., delta=...))'
+        )
 
 
 def write_folder(
@@ -101,6 +113,8 @@ def write_folder(
     """See :meth:`mmlape.apps.inference.Model.save_folder`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f'{str(folder)!r} exists already')
+    if delta is None:
+        check_may_be_written(model)
     state, texts = model.merged_state(), model.texts()
     if delta is not None:
         base, digest = values_of_base(model.model, delta)

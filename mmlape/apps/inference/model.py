@@ -38,7 +38,7 @@ from mmlape.registry import TRANSFORMS
 from mmlape.training.load_image import LoadImage
 from mmlape.training.stop_hooks import all_finite
 
-from .folders import write_folder
+from .folders import DELTA_BASE, check_may_be_written, write_folder
 from .reading import available_memory, shown
 from .results import Result, read_image
 from .samples import instances_of
@@ -68,6 +68,7 @@ class Model:
         scope: ``'mmdet'`` or ``'mmseg'``.
         classes: Names of the labels.
         finds_boxes: It is a detector, else a semantic segmentor.
+        delta_base: Place of the weights to which its own were given as differences; else None.
         own_score: The score of the best F1 on the validation images, if the training has stored it; else None.
         loader: ``mmlape.LoadImage``, if its images are others than those of three channels of 8 bits; else None.
 
@@ -112,6 +113,7 @@ class Model:
         self._label_type = np.uint8 if len(self.classes) <= 256 else np.int16
         self.palette = self.model.dataset_meta.get('palette')
         self.own_score = best_score(content, str(checkpoint))
+        self.delta_base = (content.get('meta') or {}).get(DELTA_BASE)
         self.loader = _own_loader(self.cfg)
         self._told: set[str] = set()
 
@@ -179,6 +181,7 @@ class Model:
         """
         if Path(path).suffix != '.safetensors':
             raise ValueError(f'a model is saved as .safetensors, got {str(path)!r}')
+        check_may_be_written(self)
         state = {
             name: value.half() if value.is_floating_point() else value
             for name, value in self.merged_state().items()
