@@ -155,7 +155,7 @@ def _main() -> None:
     if name not in found:
         wanted = ' '.join([name, *arguments[:1]]) if name in FAMILIES else name
         near = get_close_matches(wanted, found, 3, 0.4)
-        hint = f'; did you mean {", ".join(near)}?' if near else ''
+        hint = f'; did you mean {", ".join(near)}?' if near else ':'
         wrong_usage(f'there is no command {wanted!r}{hint} `mmlape` lists them')
     run(found[name], arguments)
 

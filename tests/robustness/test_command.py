@@ -124,10 +124,20 @@ def test_what_cannot_be_measured_is_said_at_once(run, tmp_path):
 def test_a_model_of_timm(run, tmp_path):
     import timm
 
+    cfg = timm_config(
+        'deit3_small_patch16_384'
+    )  # its crop is 1.0; others', of 0.9, are rounded down
+    assert cfg.test_dataloader.dataset.pipeline[1]['scale'] == 384
+    assert timm_config('vit_tiny_patch16_224').test_dataloader.dataset.pipeline[1]['scale'] == 248
     cfg = timm_config('lape_deit_tiny_patch16_224')
-    pipeline = cfg.test_dataloader.dataset.pipeline
-    assert pipeline[1]['scale'] == 256 and pipeline[2]['crop_size'] == 224
-    assert cfg.model.data_preprocessor.mean == pytest.approx([123.675, 116.28, 103.53])
+    pipeline, preprocessor = cfg.test_dataloader.dataset.pipeline, cfg.model.data_preprocessor
+    assert (pipeline[1]['scale'], pipeline[1]['edge'], pipeline[2]['crop_size']) == (
+        256,
+        'short',
+        224,
+    )
+    assert preprocessor.mean == pytest.approx([123.675, 116.28, 103.53])
+    assert preprocessor.std == pytest.approx([58.395, 57.12, 57.375]) and preprocessor.to_rgb
 
     write_images(tmp_path / 'imagenet/val')
     (tmp_path / 'imagenet/meta').mkdir()

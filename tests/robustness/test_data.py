@@ -88,6 +88,12 @@ def test_the_published_images_are_not_cropped_again(tmp_path):
     assert types(data.dataloader.dataset.pipeline) == ['LoadImageFromFile', 'Resize', 'PackInputs']
     assert data.dataloader.dataset.pipeline[1]['scale'] == (224, 224)
     assert data.evaluator == clean(cfg).evaluator
+    squashed = Config.fromfile(CLASSIFIER)
+    pipeline = squashed.test_dataloader.dataset.pipeline
+    pipeline[1] = dict(type='Resize', scale=(248, 248))
+    assert types(published(squashed, tmp_path, 'fog', 2).dataloader.dataset.pipeline) == types(
+        data.dataloader.dataset.pipeline
+    )
     use_scope('mmpretrain')
     dataset = DATASETS.build(data.dataloader.dataset)
     assert len(dataset) == 9 and dataset.metainfo['labels'] == [0, 1, 278]

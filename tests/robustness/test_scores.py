@@ -44,6 +44,7 @@ def test_alexnet_has_an_mce_of_100():
     for errors in (corruption_errors(alexnet), relative_corruption_errors(alexnet)):
         assert list(errors) == list(CORRUPTIONS)
         assert mean_corruption_error(errors) == pytest.approx(100)
+    assert sum(ALEXNET_ERRORS.values()) == pytest.approx(1183.4896)  # that no figure changes
 
 
 def test_resnet_50_has_the_published_mce():
@@ -185,10 +186,11 @@ def test_a_record_is_gone_on_from_and_not_mixed(tmp_path):
     changed = identity_of(config(depth=2), str(weights), seed=0)
     with pytest.raises(ValueError, match=r'another config .* name another --work-dir'):
         Record(path, changed, about)
-    turned = config()
-    turned.data_preprocessor = dict(to_rgb=False)
-    with pytest.raises(ValueError, match='another config'):
-        Record(path, identity_of(turned, str(weights), seed=0), about)
+    for place in ('data_preprocessor', 'test_evaluator', 'test_cfg', 'test_dataloader.dataset'):
+        other = config()
+        other.merge_from_dict({f'{place}.changed': True})
+        with pytest.raises(ValueError, match='another config'):
+            Record(path, identity_of(other, str(weights), seed=0), about)
     with pytest.raises(ValueError, match=r'another seed \(0, now 1\)'):
         Record(path, identity_of(config(), str(weights), seed=1), about)
     weights.write_bytes(b'other weights')

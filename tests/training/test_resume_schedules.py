@@ -13,7 +13,7 @@ from mmlape.training.resume_schedules import schedule_warning
 
 def cosine(epochs):
     return [
-        dict(kind=LinearLR, start_factor=0.1, by_epoch=False, end=3),
+        dict(kind=LinearLR, start_factor=0.1, by_epoch=False, end=5),
         dict(kind=CosineAnnealingLR, T_max=epochs, by_epoch=True, end=epochs),
     ]
 
