@@ -269,7 +269,7 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
 @pytest.mark.parametrize(
     ('call', 'message'),
     [
-        (lambda: find_model('lape-adaptor', 'detect'), "no 'lape-adaptor'.*lape-adapter"),
+        (lambda: find_model('lape-adaptor', 'detect'), "no model 'lape-adaptor'.*lape-adapter"),
         (lambda: find_model('dtn-pvt', 'segment'), 'dtn-pvt is for detect.*use segmenter'),
         (lambda: FitOptions(epochs=0), '--epochs'),
         (lambda: FitOptions(lr=-1), '--lr'),

@@ -128,6 +128,6 @@ def test_the_picture_has_a_panel_per_layer_and_a_line_per_head(tmp_path):
     assert len(shown) == 18 and all(len(axes.lines) == 2 for axes in shown)
     bands = [range(5), range(5, 9)]
     assert [axes.get_title() for axes in shown] == [
-        f'block{n}.norm1 {kind}' for band in bands for kind in ('mean', 'var') for n in band
+        f'block{n}.norm1\n{of}' for band in bands for of in ('mean', 'variance') for n in band
     ]
     assert shown[0].lines[1].get_xydata().tolist() == [[0, 0.5], [1, 0.51], [2, 0.52]]

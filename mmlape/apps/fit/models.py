@@ -94,7 +94,7 @@ def known_model(name: str) -> str:
     """``name`` if it is a row's, else ValueError."""
     if name not in MODELS:
         raise ValueError(
-            f'there is no model {name!r}{did_you_mean(name, MODELS)}; `mmlape fit --list` shows {", ".join(MODELS)}'
+            f'there is no model {name!r}{did_you_mean(name, MODELS)} (`mmlape fit --list` shows {", ".join(MODELS)})'
         )
     return name
 
