@@ -120,7 +120,13 @@ def _config(text: str) -> str:
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
         raise ValueError(f'there is no folder {text!r}')
+    _check_not_empty(text)
     return Path(text)
+
+
+def _check_not_empty(folder: str) -> None:
+    if not os.listdir(folder):
+        raise ValueError(f'the folder {folder!r} is empty')
 
 
 def _file(text: str) -> Path:
@@ -140,6 +146,8 @@ def _new_folder(text: str) -> Path:
 def _source(text: str) -> str:
     if text != '-' and not os.path.lexists(text) and not any(glob.iglob(text, recursive=True)):
         raise ValueError(f'{text[:200]!r} is neither a file nor a folder, and no file is named so')
+    if os.path.isdir(text):
+        _check_not_empty(text)
     return text
 
 

@@ -1,6 +1,7 @@
 """Configs by name, and the command `mmlape`."""
 
 import re
+from argparse import ArgumentTypeError
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tool_runs import REPO
 
 from mmlape import __main__ as command
 from mmlape import shipped
+from mmlape.cli.arguments import FOLDER, SOURCE
 from mmlape.failures import missing_package
 from mmlape.shipped import find_config, read_config, shipped_configs
 
@@ -41,6 +43,12 @@ def test_nearest_names_of_an_unknown_config():
     assert all(name in names for name in nearest)
     with pytest.raises(ValueError, match=r'nor a shipped config$'):
         find_config('tests')
+
+
+def test_empty_folders_are_refused_at_once(tmp_path):
+    for kind in (FOLDER, SOURCE):
+        with pytest.raises(ArgumentTypeError, match=r'is empty$'):
+            kind(str(tmp_path))
 
 
 def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):
