@@ -156,6 +156,8 @@ def test_tables_and_pictures_of_several(tmp_path):
     assert mixed.get_title() == '14 of 15'
     lines = figure.axes[0].get_lines()
     np.testing.assert_allclose(lines[0].get_ydata(), [90] + 5 * [41])
+    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.max() - 90, band.min() - 41) == pytest.approx((0, -(2**0.5)))
     assert save_figure(figure, tmp_path / 'a.png').stat().st_size < 100_000
     with pytest.raises(ValueError, match='mIoU'):
         compare(records, 'mIoU')
