@@ -107,7 +107,7 @@ def test_it_names_its_command(monkeypatch, tmp_path):
     """Without paths; the options that it names are those that it was made with."""
     cfg = read('micro-adapter', 'detect', size=96, lr=0.5, ema=True, weights='none')[1]
     monkeypatch.chdir(tmp_path)
-    os.mkdir('IMAGES')
+    os.makedirs('IMAGES/train')
     monkeypatch.setattr(sys, 'argv', cfg.made_by.split()[1:])
     options = runpy.run_path(str(REPO / 'tools' / 'fit.py'))['parse_arguments']()
     assert (options.model, options.task, str(options.data)) == (
