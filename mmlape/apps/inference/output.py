@@ -111,8 +111,8 @@ class PredictionWriter:
         images, boxes = self.coco['images'], self.coco['annotations']
         names = [entry['name'] for entry in self.coco['categories']]
         counts = Counter(names[box['category_id'] - 1] for box in boxes)
-        found = f', {len(boxes)} boxes ({named(counts)})' if boxes else ''
-        lines = [f'{len(images)} images{found}: see {self.folder}']
+        found = f', {len(boxes)} box{"es" * (len(boxes) > 1)} ({named(counts)})' if boxes else ''
+        lines = [f'{len(images)} image{"s" * (len(images) != 1)}{found}: see {self.folder}']
         if boxes and not (self.as_json or self.as_csv):
             lines.append(
                 'next: --json (COCO) or --csv write the boxes; --score S draws fewer or more'
