@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import CONFIG, MODEL, Parser, at_least
+from mmlape.cli.arguments import MODEL, Parser, at_least
 
 
 def parse_arguments():
@@ -26,12 +26,7 @@ def parse_arguments():
     parser.add_argument(
         'model', type=MODEL, help='a checkpoint, a work dir, a shared folder, or nuclei'
     )
-    parser.add_argument(
-        '--config',
-        type=CONFIG,
-        help='of a checkpoint without one inside: a file or a name',
-    )
-    cli.add_trust(parser)
+    cli.add_config_of_model(parser)
     parser.add_argument(
         '--example', action='append', default=[], metavar='IMAGE',
         help='an image that the page offers to try; may be repeated',

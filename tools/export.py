@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mmlape import cli
 from mmlape.apps.export import formats
-from mmlape.cli.arguments import ABOVE_ZERO, CONFIG, FOLDER, MODEL, Parser, at_least
+from mmlape.cli.arguments import ABOVE_ZERO, FOLDER, MODEL, Parser, at_least
 
 
 def parse_arguments():
@@ -33,12 +33,7 @@ def parse_arguments():
         '--to', type=file_formats, default=['onnx'], metavar=','.join(formats.FORMATS),
         help=f'formats; OUT is the first, the others lie beside it (onnx). {abouts}',
     )  # fmt: skip
-    parser.add_argument(
-        '--config',
-        type=CONFIG,
-        help='of a checkpoint without one inside: a file or a name',
-    )
-    cli.add_trust(parser)
+    cli.add_config_of_model(parser)
     parser.add_argument(
         '--size', '--imgsz', action='append', type=size_of, metavar='HEIGHTxWIDTH',
         help="input of the file (the config's test size); several write a file each, OUT-HEIGHTxWIDTH.onnx",

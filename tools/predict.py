@@ -15,7 +15,6 @@ from functools import partial
 
 from mmlape import cli
 from mmlape.cli.arguments import (
-    CONFIG,
     MODEL,
     NEW_FOLDER,
     RATE,
@@ -40,12 +39,7 @@ def parse_arguments():
     parser.add_argument(
         'source', type=SOURCE, nargs='+', help='image, video, folder, pattern; - reads names'
     )
-    parser.add_argument(
-        '--config',
-        type=CONFIG,
-        help='of a checkpoint without one inside: a file or a name',
-    )
-    cli.add_trust(parser)
+    cli.add_config_of_model(parser)
     parser.add_argument(
         '--out', type=NEW_FOLDER, help='a new folder; default: predictions, predictions-2, ...'
     )

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import mmlape
 from mmlape import cli
+from mmlape.apps.inference.progress import clock
 from mmlape.atomic import atomic_write
 from mmlape.cli.arguments import CHECKPOINT, CONFIG, FOLDER, Parser, add_common_options, at_least
 from mmlape.research import robustness as robust
-from mmlape.research.demo.console import clock, output_to
+from mmlape.research.demo.console import output_to
 
 TIMM = 'timm/'
 SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import CONFIG, FILE, MODEL, Parser
+from mmlape.cli.arguments import FILE, MODEL, Parser
 from mmlape.shipped import shipped_configs
 
 
@@ -27,12 +27,7 @@ def parse_arguments():
     )  # fmt: skip
     parser.add_argument('model', type=MODEL, help='a checkpoint, a work dir, or nuclei')
     parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
-    parser.add_argument(
-        '--config',
-        type=CONFIG,
-        help='of a checkpoint without one inside: a file or a name',
-    )
-    cli.add_trust(parser)
+    cli.add_config_of_model(parser)
     parser.add_argument('--data', help='what it was trained on: a text for the card')
     parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
     parser.add_argument('--metrics', type=FILE, help='JSON: figures by name (those in the logs)')

@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'arguments': (
-            'AMP_DTYPES', 'add_common_options', 'add_trust',
+            'AMP_DTYPES', 'add_common_options', 'add_config_of_model', 'add_trust',
         ),
         'children': ('run_child',),
         'options': (

@@ -204,6 +204,14 @@ def add_common_options(
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
 
 
+def add_config_of_model(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config`` and ``--trust``, for commands that build a model by the config that comes with its weights."""
+    parser.add_argument(
+        '--config', type=CONFIG, help='of a checkpoint without one inside: a file or a name'
+    )
+    add_trust(parser)
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust``, for commands that build a model by the config that comes with its weights."""
     parser.add_argument(

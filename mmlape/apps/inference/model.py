@@ -19,14 +19,12 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from mmlape.checkpoints.contents import BuildLimit
 from mmlape.checkpoints.files import write_checkpoint
 from mmlape.checkpoints.loaders import load_from_local
-from mmlape.checkpoints.matching import match, misfits
-from mmlape.checkpoints.report import CheckpointError
 from mmlape.checkpoints.strangers import PLAIN_DATASETS, names_and_colours
 from mmlape.checks import check_positive_int, check_rate
 from mmlape.config_text import config_text
@@ -34,8 +32,6 @@ from mmlape.cpu import optimize
 from mmlape.cpu.memory import return_freed_memory
 from mmlape.layers import merge_lora
 from mmlape.pixels import picture_of, pixels_of
-from mmlape.registry import TRANSFORMS
-from mmlape.training.load_image import LoadImage
 from mmlape.training.stop_hooks import all_finite
 
 from .folders import DELTA_BASE, check_may_be_written, write_folder
@@ -44,6 +40,7 @@ from .results import Result, read_image
 from .samples import instances_of
 from .score import KEY, SCORE, best_score
 from .tiles import LogitMean, Tile, input_side, merge_boxes, tiles_of
+from .upstream import check_weights, inferencer_of, own_loader
 
 # An image that is made smaller than this loses small objects: said once.
 _SHRUNK = 0.5
@@ -103,10 +100,10 @@ class Model:
         if content is None:
             content = load_from_local(str(checkpoint), 'cpu')
         with DefaultScope.overwrite_default_scope(scope), BuildLimit(Path(checkpoint)):
-            self._inferencer = _inferencer(self.cfg, content, device)
+            self._inferencer = inferencer_of(self.cfg, content, device)
         self.model = self._inferencer.model.eval()
         self.model.dataset_meta = names_and_colours(dataset_meta or self.model.dataset_meta)
-        _check_weights(self.model, content, str(checkpoint))
+        check_weights(self.model, content, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
@@ -114,7 +111,7 @@ class Model:
         self.palette = self.model.dataset_meta.get('palette')
         self.own_score = best_score(content, str(checkpoint))
         self.delta_base = (content.get('meta') or {}).get(DELTA_BASE)
-        self.loader = _own_loader(self.cfg)
+        self.loader = own_loader(self.cfg)
         self._told: set[str] = set()
 
     def predict(
@@ -462,55 +459,6 @@ class Model:
         if about not in self._told:
             self._told.add(about)
             print_log(text, logger='current', level=WARNING)
-
-
-def _inferencer(cfg: Config, content: dict[str, Any], device: str) -> Any:
-    """Upstream's inferencer for a copy of a config, with the weights in ``content``."""
-    base: Any
-    if cfg.default_scope == 'mmdet':
-        from mmdet.apis import DetInferencer
-
-        base = DetInferencer
-    else:
-        from mmseg.apis import MMSegInferencer
-
-        base = MMSegInferencer
-
-    class Inferencer(base):
-        """Upstream's reads the checkpoint itself, a second time."""
-
-        def _load_weights_to_model(self, model: nn.Module, checkpoint: None, cfg: Any) -> None:
-            super()._load_weights_to_model(model, content, cfg)
-
-        def _init_pipeline(self, cfg: Config) -> Any:
-            loader = _own_loader(cfg)
-            if loader is not None:  # upstream knows its own alone
-                cfg.test_dataloader.dataset.pipeline[0] = dict(type='LoadImageFromFile')
-            pipeline = super()._init_pipeline(cfg)
-            if loader is not None:
-                pipeline.transforms[0] = lambda image: loader(dict(img=image))
-            return pipeline
-
-    cfg = copy.deepcopy(cfg)
-    visualizer = 'DetLocalVisualizer' if cfg.default_scope == 'mmdet' else 'SegLocalVisualizer'
-    cfg.visualizer = dict(type=visualizer, name='mmlape')
-    return Inferencer(model=cfg, device=device)
-
-
-def _own_loader(cfg: Config) -> LoadImage | None:
-    """The ``mmlape.LoadImage`` that a test pipeline begins with, or None."""
-    first = cfg.test_dataloader.dataset.pipeline[0]
-    return TRANSFORMS.build(first) if first['type'] in ('mmlape.LoadImage', LoadImage) else None
-
-
-def _check_weights(model: nn.Module, content: dict[str, Any], checkpoint: str) -> None:
-    """Raise CheckpointError if the weights, which upstream has loaded as far as they fit, leave a part random."""
-    report = match(model, content.get('state_dict', content), checkpoint)
-    report.left_out.clear()  # heads for the training alone may be missing in the config
-    if found := report.problems or misfits(report):
-        raise CheckpointError(
-            f'{checkpoint} does not fit the {type(model).__name__} of the config: {"; ".join(found)}'
-        )
 
 
 def _without_weights(config: Any) -> Any:

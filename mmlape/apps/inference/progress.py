@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .reading import shown
-from .results import Result
-from .sources import Source
+
+if TYPE_CHECKING:
+    from .results import Result
+    from .sources import Source
 
 _NAMED = 6  # classes in a line
 
@@ -25,14 +26,17 @@ class Progress:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._frames: dict[Source, tuple[int, float]] = {}  # number, and frames per second
+        # Frames before it, its own, and those of a second.
+        self._places: dict[Source, tuple[int, int, float]] = {}
+        self._total, self._start = 0, time.monotonic()
         for source in sources:
-            self._frames[source] = 1, 1.0
+            count, rate = 1, 1.0
             if source.is_video:
                 with suppress(ValueError):  # it is named when its turn comes
                     video = source.video()
-                    self._frames[source] = video.frame_cnt, video.fps
-        self._start, self._done = time.monotonic(), 0
+                    count, rate = video.frame_cnt, video.fps
+            self._places[source] = self._total, count, rate
+            self._total += count
 
     def timed(self, results: Iterable[Result], batch: int) -> Iterator[tuple[Result, float]]:
         """Yield results with the seconds that each took: an equal part of its batch's."""
@@ -47,15 +51,14 @@ class Progress:
 
     def line(self, source: Source, frame: int, result: Result, seconds: float) -> str | None:
         """The line of a result; None of most frames of a video."""
-        self._done += 1
-        count, rate = self._frames[source]
+        before, count, rate = self._places[source]
         if source.is_video and frame % max(1, round(rate)):
             return None
-        total = max(self._done, sum(number for number, _ in self._frames.values()))
-        left = (time.monotonic() - self._start) / self._done * (total - self._done)
+        done = before + frame + 1  # with those that could not be read
+        left = (time.monotonic() - self._start) / done * max(0, self._total - done)
         place = f' at {clock(frame / rate)} of {clock(count / rate)}' if source.is_video else ''
         return (
-            f'{self._done}/{total}  {shown(source.path)}{place}: {counted(result)}; {1000 * seconds:.0f} ms, '
+            f'{done}/{self._total}  {shown(source.path)}{place}: {counted(result)}; {1000 * seconds:.0f} ms, '
             f'about {clock(left)} left'
         )
 
@@ -64,6 +67,8 @@ def counted(result: Result) -> str:
     """Count a result by class, commonest first: ``3 x car, 1 x person``, or ``71 % road, 29 % sky``."""
     if result.label_map is None:
         return named(Counter(result.classes[label] for label in result.labels)) or 'nothing'
+    import numpy as np  # programs have imported `clock` before any package
+
     labels, pixels = np.unique(result.label_map, return_counts=True)
     shares = {k: round(100 * n / pixels.sum()) for k, n in zip(labels, pixels)}
     known = {result.classes[k]: n for k, n in shares.items() if n and k < len(result.classes)}

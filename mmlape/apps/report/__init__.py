@@ -5,7 +5,14 @@ from mmlape.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'curves': ('best_scores', 'draw_curves', 'read_curves', 'save_figure', 'write_table'),
+        'curves': (
+            'best_scores',
+            'draw_curves',
+            'line_style',
+            'read_curves',
+            'save_figure',
+            'write_table',
+        ),
         'hook': ('ReportHook',),
         'names': ('for_people', 'names_of'),
         'pictures': ('PictureHook',),

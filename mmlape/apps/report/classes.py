@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from .curves import figure_png
+from .curves import figure_png, line_style
 from .page import folded, picture, table
 from .rates import BINS, ScoreCounts
 from .tally import IOU, Tally
@@ -95,8 +95,8 @@ def score_figures(counts: ScoreCounts, classes: Sequence[str]) -> str:
 def _figure(title: str, scores: np.ndarray, place: int, lines: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(6, 3.6), layout='constrained')
     axes = figure.subplots()
-    for name, values in lines.items():
-        axes.plot(scores, values, label=name)
+    for number, (name, values) in enumerate(lines.items()):
+        axes.plot(scores, values, **line_style(number, label=name))
     axes.axvline(
         scores[place], color='black', linestyle=':', label=f'best F1 of all: {scores[place]:g}'
     )

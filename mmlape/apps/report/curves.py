@@ -17,6 +17,7 @@ from PIL import Image
 from mmlape.atomic import atomic_write
 from mmlape.training.paper_hooks import RATIO_PREFIX
 
+DASHES = ('-', '--', '-.', ':', (0, (4, 1, 1, 1, 1, 1)))
 _LEAST_WIDTH = 600  # pixels: narrower ones are enlarged
 NO_METRICS = ('step', 'time', 'data_time')  # validations log these beside metrics
 
@@ -82,6 +83,11 @@ def draw_curves(
     for place in axes:
         place.xaxis.set_major_locator(MaxNLocator(integer=True))
     return save_figure(figure, path)
+
+
+def line_style(number: int, **style: Any) -> dict[str, Any]:
+    """Colour and dashes of a line: each alone tells up to five of them apart."""
+    return dict(color=f'C{number}', linestyle=DASHES[number % len(DASHES)], linewidth=1.2, **style)
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:

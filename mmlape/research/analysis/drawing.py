@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from mmlape.apps.report import line_style
 from mmlape.layout import Grid
 
 from .attention import AttentionDistances, ClassAttention
@@ -25,7 +26,6 @@ from .figures import (
     add_note,
     around_zero,
     draw_maps,
-    line_style,
     new_plots,
 )
 from .flow import ROLES, PatchOrder, PositionFlow, pick_extremes, pick_flow_channels

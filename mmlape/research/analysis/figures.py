@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 # Inches: a map or plot, what is above a map for its title, and what a colour scale, legend or axis takes.
 CELL, TITLE, SCALE = 1.7, 0.25, 0.9
 TEXT = 8  # points
-DASHES = ('-', '--', '-.', ':', (0, (4, 1, 1, 1, 1, 1)))
 UNDEFINED = '0.8'  # where a correlation is undefined (a token without position)
 SMOOTH = 'antialiased'  # squares stay squares, and what has more cells than pixels is averaged
 DIVERGING, SEQUENTIAL = 'PuOr_r', 'viridis'
@@ -81,11 +80,6 @@ def new_plots(
     for place in axes.flat:
         place.tick_params(labelsize=TEXT)
     return figure, axes
-
-
-def line_style(number: int, **style: Any) -> dict[str, Any]:
-    """Colour and dashes of a line: each alone tells up to five of them apart."""
-    return dict(color=f'C{number}', linestyle=DASHES[number % len(DASHES)], linewidth=1.2, **style)
 
 
 def add_key(figure: Figure, **marks: Artist) -> None:

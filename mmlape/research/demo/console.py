@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from mmlape.apps.inference.progress import clock
+
 # Seconds between two progress reports: one rewritten line on a terminal, separate lines elsewhere.
 TERMINAL_INTERVAL = 0.5
 LINE_INTERVAL = 15.0
@@ -113,11 +115,6 @@ class Console:
         """Actual seconds per expected second."""
         known = self.spent_expected + done
         return (self.spent + elapsed) / known if known >= 2 else 1.0
-
-
-def clock(seconds: float) -> str:
-    """Seconds as ``m:ss``."""
-    return f'{int(seconds) // 60}:{int(seconds) % 60:02d}'
 
 
 @contextlib.contextmanager

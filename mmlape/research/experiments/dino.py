@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmlape.apps.report import save_figure
+from mmlape.apps.report import line_style, save_figure
 from mmlape.atomic import atomic_write
 from mmlape.research.analysis import (
     attention_distances,
@@ -24,7 +24,7 @@ from mmlape.research.analysis import (
     find_stages,
     load_backbone,
 )
-from mmlape.research.analysis.figures import TEXT, add_key, line_style, new_plots
+from mmlape.research.analysis.figures import TEXT, add_key, new_plots
 from mmlape.research.datasets import DigitImages
 from mmlape.research.demo.state import fingerprint
 

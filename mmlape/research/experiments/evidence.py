@@ -25,12 +25,13 @@ from mmlape.apps.fit.files import write_files
 from mmlape.apps.fit.model_changes import check_weights_are_there
 from mmlape.apps.inference.loading import config_inside
 from mmlape.apps.inference.model import Model
+from mmlape.apps.inference.progress import clock
 from mmlape.apps.report import read_curves
 from mmlape.atomic import atomic_write
 from mmlape.checkpoints.loaders import load_with_config, safe_loading
 from mmlape.checkpoints.reading import weights_only_everywhere
 from mmlape.checks import check_option, did_you_mean
-from mmlape.research.demo.console import clock, output_to
+from mmlape.research.demo.console import output_to
 from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.workers import cores
 from mmlape.research.robustness import CORRUPTIONS

@@ -18,9 +18,10 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 import mmlape  # noqa: F401  registers our types
+from mmlape.apps.inference.progress import clock
 from mmlape.atomic import atomic_write
 from mmlape.checks import check_option
-from mmlape.research.demo.console import clock, output_to
+from mmlape.research.demo.console import output_to
 from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.tasks import shorten
 from mmlape.research.demo.workers import cores, run_jobs

@@ -86,8 +86,8 @@ def draw(records: Records, metric: str | None = None) -> Figure:
         ValueError: There is no such metric in one of them.
     """
     # Matplotlib is loaded by what draws alone.
-    from mmlape.apps.report import names_of
-    from mmlape.research.analysis.figures import TEXT, line_style, new_plots
+    from mmlape.apps.report import line_style, names_of
+    from mmlape.research.analysis.figures import TEXT, new_plots
 
     metric = _common_metric(records, metric)
     grids = [grid_of(record['results'], metric) for many in records.values() for record in many]
