@@ -181,6 +181,7 @@ class Attempt:
         for child in self.children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
+            child.kill()  # one that has just been forked is not yet the head of its group
             child.join()
 
 

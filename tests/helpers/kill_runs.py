@@ -78,6 +78,7 @@ class Killer:
         """Kill at a random moment; whether the training was still running."""
         kinds = ['any moment', 'step', 'step', 'save', 'save']
         kind = self.random.choice([*kinds, *['one process'] * 2 * (self.case.processes > 1)])
+        limit = time.monotonic() + 180
         moment = time.monotonic() + self.random.uniform(0, self.seconds)
         # Before a step there may be no group whose other process could notice: there, torchrun ends it.
         steps = self.random.randint(kind == 'one process', INTERVAL + 2)
@@ -90,6 +91,8 @@ class Killer:
                 due = len(steps_of(work_dir)) - before >= steps
             if due:
                 break
+            if time.monotonic() > limit:
+                attempt.wait(0)  # says what it did last
             time.sleep(0.0003 if kind == 'save' else 0.005)
         else:
             codes = attempt.wait()
