@@ -154,10 +154,10 @@ def _compare(
 _PAIR = {name: POSITIONS[name] for name in ('default', 'LaPE')}
 
 
-def _primary(data: str) -> Experiment:
+def _primary(data: str, seeds: int = 5) -> Experiment:
     question = 'does LaPE give better results than default joining?'
     views = ('0.5x', '2x', 'corrupted')
-    return _compare(data, question, _PAIR, 'default', comparisons=4, views=views)
+    return _compare(data, question, _PAIR, 'default', seeds=seeds, comparisons=4, views=views)
 
 
 def _with_part_of_cifar10(percent: int) -> Experiment:
@@ -178,6 +178,7 @@ _MUON_RECIPE = Recipe(
 EXPERIMENTS: dict[str, Experiment] = {
     **{f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()},
     **{data: _primary(data) for data in STEPS},
+    'camvid': _primary('camvid', seeds=20),
     'cifar10-position': _compare('cifar10', 'which position?', POSITIONS, 'default', seeds=3),
     'cifar10-norm': _compare('cifar10', 'which norm?', NORMS, 'LN', seeds=3, views=('corrupted',)),
     'cifar10-muon': _compare(
