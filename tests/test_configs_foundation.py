@@ -51,10 +51,7 @@ KINDS = {
 LIGHT = 'upernet_dinov3-s-light-adapter_8xb2-160k_ade20k-512x512'
 # Of which a step is trained by the fast tests.
 QUICK = ('linear', 'upernet-adapter', 'mask-rcnn', 'mask2former-instance')
-pytestmark = [
-    pytest.mark.filterwarnings('ignore::UserWarning'),
-    pytest.mark.usefixtures('cheap_values'),
-]
+pytestmark = pytest.mark.usefixtures('cheap_values')
 
 
 def name_of(kind: str, backbone: str) -> str:

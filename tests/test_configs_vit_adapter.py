@@ -27,10 +27,7 @@ from mmlape.checkpoints import convert_with_report
 
 NAMES = [path.stem for path in vit_adapter_configs() if re.search(r'-\d+k_', path.stem)]
 DETECTORS = [path.stem for path in vit_adapter_configs() if path.stem not in NAMES]
-pytestmark = [
-    pytest.mark.filterwarnings('ignore::UserWarning'),
-    pytest.mark.usefixtures('cheap_values'),
-]
+pytestmark = pytest.mark.usefixtures('cheap_values')
 
 
 class Published(NamedTuple):

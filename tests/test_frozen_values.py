@@ -83,6 +83,7 @@ def measured(build):
     ]
     if image.grad is not None:
         gradients.append((named_values('image gradient', image), image.grad))
+    outputs = [output.detach() for output in outputs]
     rows = [
         [float(o.double().norm()), float((o * w).double().sum())]
         for o, w in zip(outputs, weights, strict=True)

@@ -53,6 +53,7 @@ def shaken(name):
     return Outputs(backbone).eval()
 
 
+@pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning')  # sizes are constants in it
 @pytest.mark.parametrize('name', marked(BACKBONES, FAST))
 def test_torchscript_holds_every_component(name):
     """With gradients, as a user traces a model without a thought of them."""

@@ -207,6 +207,7 @@ def test_hooks_of_a_part_are_called():
 
 
 @slow
+@pytest.mark.filterwarnings('ignore::torch.jit.TracerWarning')
 def test_plain_where_something_else_traces_counts_or_derives():
     plain, compiled = (model.eval() for model in pair(build_vit))
     image = images(SIZES[0])

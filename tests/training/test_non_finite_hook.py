@@ -272,7 +272,7 @@ def test_buffers_of_all_kinds_are_restored():
 
 def test_what_is_finite():
     huge = torch.full((3,), 3e38)
-    sparse = torch.sparse_coo_tensor([[1]], [math.nan], (3,))
+    sparse = torch.sparse_coo_tensor([[1]], [math.nan], (3,), check_invariants=True)
     fine = [huge, -huge, torch.tensor([2], dtype=torch.uint8), torch.empty(0, 4), None, 'text']
     assert all_finite(dict(a=fine, b=(huge.double() * 1e60,)))
     assert all_finite([torch.empty(2, device='meta'), torch.ones(2).to(torch.float8_e5m2)])
