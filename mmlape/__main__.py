@@ -28,10 +28,11 @@ from mmlape.compatibility import (
 from mmlape.shipped import shipped_folder
 from mmlape.version import __version__
 
+# The scripts are other names of `train` and `test`.
 GROUPS = {
-    'Train': 'fit estimate train dist_train slurm_train timm_run demo build',
+    'Train': 'fit estimate train timm_run demo build',
     'Predict': 'predict app export share',
-    'Evaluate': 'test dist_test slurm_test robustness robustness_table prediction_split',
+    'Evaluate': 'test robustness robustness_table prediction_split',
     'Weights': 'convert fit_gabor',
     'Research': 'picture experiment',
     'Help': 'doctor docs completion',

@@ -30,6 +30,9 @@ _CURES = {
         'this machine has too little memory: fewer or smaller images per step, or fewer processes that load them '
         '(--workers of `mmlape fit`, train_dataloader.num_workers)'
     ),
+    r'gloo/transport.*Connection (closed|reset)|ncclRemoteError': (
+        'another process of the training has ended, or its machine is lost; what it said last may say why'
+    ),
     r'DataLoader worker .*(killed by signal|exited unexpectedly)': (
         'a process that loads images was killed, as by a lack of memory: fewer of them (--workers of `mmlape fit`, '
         'train_dataloader.num_workers), and in a container more --shm-size'

@@ -1,12 +1,19 @@
-"""How a failing training ends: at NaN, and when a process hangs."""
+"""How a failing training ends: at NaN, when a process hangs, and when a machine is lost."""
 
+import contextlib
 import os
 import re
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
+import torch
+from checkpoint_difference import difference
 from config_utils import CONFIGS
 from mmengine.config import Config
-from tool_runs import MASK_RCNN, SEGMENTER, dist_train
+from tool_runs import MASK_RCNN, SEGMENTER, dist_train, environment_of_processes
 from toy_training import toy_config
 
 CONFIG = """
@@ -61,18 +68,57 @@ def test_every_process_stops_and_the_one_concerned_is_named(digit_commands, tmp_
     assert [path.name for path in (tmp_path / 'run').glob('*.pth')] == ['iter_1.pth']
 
 
+def write_toy(folder, rank, **options):
+    imports = dict(imports=['mmlape', 'toy_training', 'training_hooks'])
+    cfg = toy_config(folder / 'run', custom_imports=imports, **options)
+    cfg.custom_hooks = [dict(type='Hang', at=4, rank=rank, file=str(folder / 'pid'))]
+    cfg.dump(folder / 'config.py')
+
+
 @pytest.mark.slow
 def test_a_hang_ends_by_the_timeout_of_the_process_group(tmp_path):
     """Of the first process, which has the store of the group; torchrun ends it."""
-    cfg = toy_config(
-        tmp_path / 'run',
-        custom_imports=dict(imports=['mmlape', 'toy_training', 'training_hooks']),
-        env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=5)),
-    )
-    cfg.custom_hooks = [dict(type='Hang', at=4, rank=0, file=str(tmp_path / 'pid'))]
-    cfg.dump(tmp_path / 'config.py')
+    write_toy(tmp_path, rank=0, env_cfg=dict(dist_cfg=dict(backend='nccl', timeout=5)))
     code, log = dist_train(tmp_path, 'config.py')
     assert code != 0
     assert '5000ms' in log, log[-4000:]
     assert not os.path.exists(f'/proc/{(tmp_path / "pid").read_text()}')
     assert (tmp_path / 'run' / 'iter_2.pth').is_file()
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_comes_back(tmp_path):
+    """One of two that torchrun has started is killed with all its processes, and its command started again."""
+    write_toy(tmp_path, rank=1, model=dict(type='mmlape.ToyBackbone'))
+    asked = '-m mmlape train config.py --nodes 2 --max-restarts 1'
+    command = [sys.executable, *asked.split()]
+    options = dict(cwd=tmp_path, env=environment_of_processes(), stderr=subprocess.STDOUT)
+    machines = []
+    try:
+        for name in ('first', 'second', 'again'):
+            with open(tmp_path / name, 'w') as log:
+                machines.append(psutil.Popen(command, stdout=log, **options))
+            if name == 'first':
+                time.sleep(5)  # it has to hold the rendezvous
+            if name == 'second':
+                while not (tmp_path / 'pid').exists():
+                    time.sleep(0.1)
+                    assert machines[0].poll() is None, (tmp_path / 'first').read_text()
+                lost = psutil.Process(int((tmp_path / 'pid').read_text()))
+                assert lost.parent() == machines[1]
+                for each in (machines[1], lost):
+                    each.kill()
+        assert [machines[i].wait(120) for i in (0, 2)] == [0, 0], (tmp_path / 'first').read_text()
+    finally:
+        for machine in machines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in (*machine.children(recursive=True), machine):
+                    each.kill()
+    (tmp_path / 'run').rename(tmp_path / 'killed')
+    code, log = dist_train(tmp_path, 'config.py')  # without a stop
+    assert code == 0, log[-4000:]
+    one, other = (
+        torch.load(tmp_path / name / 'iter_12.pth', weights_only=False)
+        for name in ('killed', 'run')
+    )
+    assert difference(one, other) is None

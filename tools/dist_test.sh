@@ -1,16 +1,12 @@
 #!/usr/bin/env bash
-# Evaluate a checkpoint with several GPUs of one machine, or of several machines.
+# `mmlape test --gpus` by the name of MMDetection's script.
 #
 #   mmlape dist_test CONFIG CHECKPOINT GPUS [options of mmlape test ...]
 #
-# The environment variables are those of dist_train.sh.
+# NNODES is the number of machines (default 1). PYTHON names the interpreter (default: python).
 
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
 takes 3 "$@"
-config=$1
-checkpoint=$2
-gpus=$3
-shift 3
-run_by_torchrun "$gpus" test.py "$config" "$checkpoint" "$@"
+mmlape test "$1" "$2" --gpus "$3" --nodes "${NNODES:-1}" "${@:4}"

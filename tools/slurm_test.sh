@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Evaluate a checkpoint on a SLURM cluster.
+# `mmlape test --slurm` by the name of MMDetection's script.
 #
 #   mmlape slurm_test PARTITION JOB CONFIG CHECKPOINT [options of mmlape test ...]
 #
@@ -9,9 +9,4 @@ set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/launch_parts/common.sh"
 takes 4 "$@"
-partition=$1
-job=$2
-config=$3
-checkpoint=$4
-shift 4
-run_by_srun "$partition" "$job" test.py "$config" "$checkpoint" "$@"
+by_slurm "$1" "$2" test "$3" "$4" "${@:5}"

@@ -1,7 +1,8 @@
-"""Evaluate a checkpoint on the test data of a config: one process, several GPUs (torchrun), or a SLURM cluster.
+"""Evaluate a checkpoint on the test data of a config: one process, several GPUs or machines, or SLURM.
 
     mmlape test CONFIG CHECKPOINT [--work-dir FOLDER] [--out FILE.pkl] [--show-dir FOLDER] [--show] [--tta]
-        [--images N] [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--images N] [--allow-partial] [--cfg-options KEY=VALUE ...]
+        [--gpus N] [--nodes N] [--slurm PARTITION] | [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -9,6 +10,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import mmlape
 from mmlape import cli
 from mmlape.cli.arguments import CHECKPOINT, Parser, add_common_options, at_least
+from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
 
 # Parts of a config that a test does not read.
@@ -35,6 +37,7 @@ def parse_arguments():
     parser.add_argument(
         '--images', type=at_least(1), metavar='N', help='test on the first N images only'
     )
+    add_launch_options(parser)
     return parser.parse_args()
 
 
@@ -69,6 +72,7 @@ def test(cfg, metric):
 
 def main():
     options = parse_arguments()
+    launch(options, 'test')
     set_wait_policy()
     with cli.stop_with_message():
         cfg, metric = prepare(options)

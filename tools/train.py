@@ -1,8 +1,9 @@
-"""Train the model of a config: one process, several GPUs (torchrun), or a SLURM cluster (`mmlape docs training`).
+"""Train the model of a config: one process, several GPUs or machines, or a SLURM cluster (`mmlape docs training`).
 
     mmlape train CONFIG [--work-dir FOLDER] [--amp | --amp-dtype bf16] [--resume [CHECKPOINT]]
         [--auto-scale-lr] [--seed N] [--log tensorboard,wandb,mlflow]
-        [--allow-partial] [--cfg-options KEY=VALUE ...] [--launcher none|pytorch|slurm|mpi]
+        [--allow-partial] [--cfg-options KEY=VALUE ...]
+        [--gpus N] [--nodes N] [--slurm PARTITION] [--max-restarts N] | [--launcher none|pytorch|slurm|mpi]
 
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
@@ -13,6 +14,7 @@ import sys
 import mmlape
 from mmlape import cli
 from mmlape.cli.arguments import AMP_DTYPES, LOGGERS, RESUME, Parser, add_common_options, at_least
+from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
 
 
@@ -41,6 +43,7 @@ def parse_arguments():
     )  # fmt: skip
     parser.add_argument('--seed', type=at_least(0), help="instead of the config's randomness.seed")
     parser.add_argument('--bar', action='store_true', help=argparse.SUPPRESS)  # of `mmlape fit`
+    add_launch_options(parser)
     return parser.parse_args()
 
 
@@ -89,6 +92,7 @@ def continuation(options, cfg):
 
 def main():
     options = parse_arguments()
+    launch(options, 'train')
     set_wait_policy()
     with cli.stop_with_message():
         cfg = prepare(options)

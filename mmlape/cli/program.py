@@ -44,6 +44,7 @@ _PRINTED = re.compile(
 # Warnings, by their beginnings.
 _WARNINGS = (
     'faster_coco_eval is not installed',  # a metric that no config of ours uses
+    'Setting (OMP|MKL)_NUM_THREADS environment',  # MMEngine, of what it does in every run
     'Default ``avg_non_ignore`` is False',  # upstream's default, with which recipes were published
     '`reduce_zero_label` will be deprecated',  # upstream's data sets still set it in their pipelines
     '`create_unbacked_symint` is deprecated',  # torchvision calls torch so, in an export
@@ -127,7 +128,9 @@ def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except handled as error:
         plain = error.args[0] if type(error) is KeyError and error.args else error
-        sys.exit(f'error: {explained(error) or plain}' if _rank() == 0 else 1)
+        # One process of each machine, which may be the only one that fails.
+        says = _rank() == 0 or os.environ.get('LOCAL_RANK') == '0'
+        sys.exit(f'error: {explained(error) or plain}' if says else 1)
 
 
 def wrong_usage(text: str) -> NoReturn:

@@ -185,7 +185,8 @@ def set_resume(cfg: Config, wanted: str | None) -> list[str]:
     if wanted is None and cfg.get('resume', False):
         wanted = cfg.get('load_from') or 'auto'
     restarts = [os.environ.get(name, '0') for name in RESTARTS]
-    restarted = any(count.isdigit() and int(count) for count in restarts)
+    # Of one machine that comes back to others, only those know.
+    restarted = any(all_gather_object(any(count.isdigit() and int(count) for count in restarts)))
     if restarted and main_process_says(lambda: not wanted or pointer_of(cfg.work_dir).is_file()):
         # Also if the job names a checkpoint: the last one is ahead of that.
         notes.append('restarted by the cluster: resuming from the last checkpoint')

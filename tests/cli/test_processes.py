@@ -92,9 +92,13 @@ def test_mistakes_end_with_a_line_and_others_with_a_traceback(monkeypatch):
     with pytest.raises(RuntimeError), stop_with_message():
         raise RuntimeError
     monkeypatch.setattr('mmlape.cli.program._rank', lambda: 1)
+    monkeypatch.delenv('LOCAL_RANK', raising=False)
     with pytest.raises(SystemExit) as end, stop_with_message():
         raise ValueError('said by process 0')
     assert end.value.code == 1
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    with pytest.raises(SystemExit, match='error: on this machine'), stop_with_message():
+        raise ValueError('on this machine')
 
 
 HOLDER = """

@@ -127,6 +127,7 @@ def fail(error):
     [
         (lambda: fail(torch.OutOfMemoryError('CUDA out of memory. Tried')), '--batch'),
         (lambda: fail(RuntimeError("DefaultCPUAllocator: can't allocate memory")), '--workers'),
+        (lambda: fail(RuntimeError('[/gloo/transport/tcp/pair.cc:5] Connection closed by peer')), 'has ended'),
         (lambda: fail(RuntimeError('DataLoader worker (pid 3) is killed by signal: Killed.')), '--shm-size'),
         (lambda: fail(OSError(errno.ENOSPC, 'No space left on device')), 'free some space'),
         (lambda: fail(RuntimeError('operator torchvision::nms does not exist')), '`mmlape doctor`'),

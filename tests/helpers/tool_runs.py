@@ -45,8 +45,8 @@ class Commands:
         return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
 
 
-def dist_train(folder, config, *options, gpus=False):
-    """Run ``tools/dist_train.sh`` with two processes, on a CPU unless ``gpus``; exit code and output."""
+def environment_of_processes(gpus=False):
+    """For commands that start processes with the modules of ``tests/helpers``, on a CPU unless ``gpus``."""
     paths = [str(REPO / 'tests' / 'helpers'), os.environ.get('PYTHONPATH', '')]
     environment = dict(
         os.environ, OMP_NUM_THREADS='1', PYTHON=sys.executable, PORT=str(free_port()),
@@ -54,10 +54,15 @@ def dist_train(folder, config, *options, gpus=False):
     )  # fmt: skip
     if not gpus:
         environment['CUDA_VISIBLE_DEVICES'] = ''
+    return environment
+
+
+def dist_train(folder, config, *options, gpus=False):
+    """Run ``tools/dist_train.sh`` with two processes; exit code and output."""
     script = str(REPO / 'tools' / 'dist_train.sh')
     done = subprocess.run(
         ['bash', script, str(config), '2', '--work-dir', 'run', *options],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900,
+        cwd=folder, env=environment_of_processes(gpus), capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

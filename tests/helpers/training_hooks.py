@@ -35,13 +35,14 @@ class MakeNonFinite(Hook):
 
 @HOOKS.register_module(force=True)
 class Hang(Hook):
-    """Process ``rank`` waits for ever in iteration ``at`` (from 1), and writes its id into ``file``."""
+    """Process ``rank`` writes its id into ``file`` in iteration ``at`` (from 1), and waits for ever, once."""
 
     def __init__(self, at: int, rank: int, file: str) -> None:
         self.at, self.rank, self.file = at, rank, file
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        if runner.iter + 1 == self.at and get_rank() == self.rank:
+        known = os.path.exists(self.file)
+        if runner.iter + 1 == self.at and get_rank() == self.rank and not known:
             Path(self.file).write_text(str(os.getpid()))
             threading.Event().wait()
 

@@ -1,0 +1,131 @@
+"""Several processes: ``mmlape train`` and ``mmlape test`` start themselves by torchrun or by srun. No slow imports."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .arguments import at_least, checked
+from .program import wrong_usage
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`launch` reads."""
+    group = parser.add_argument_group('several processes (`mmlape docs training`)')
+    group.add_argument(
+        '--gpus', type=at_least(1), metavar='N', help='of each machine, with a process for each'
+    )
+    group.add_argument(
+        '--nodes', type=checked(_nodes), metavar='N',
+        help='machines (default: 1); without SLURM, the command is started on each',
+    )  # fmt: skip
+    group.add_argument('--slurm', metavar='PARTITION', help='start the processes by srun')
+    group.add_argument(
+        '--max-restarts', type=at_least(1), metavar='N',
+        help='start the processes again, N times, when one or a machine is lost, and resume',
+    )  # fmt: skip
+
+
+def launch(options: argparse.Namespace, command: str) -> None:
+    """Run ``mmlape COMMAND`` in several processes, in place of this one, if ``options`` ask for it.
+
+    The processes get the arguments of this one without those of :func:`add_launch_options`. Addresses and the like are
+    read from the environment: ``NODE_RANK``, ``MASTER_ADDR``, ``PORT``; with SLURM ``CPUS_PER_TASK``, ``SRUN_ARGS``.
+    """
+    asked = [options.gpus, options.nodes, options.slurm, options.max_restarts]
+    if asked == [None] * 4:
+        return
+    if options.launcher:
+        wrong_usage(
+            '--gpus, --nodes, --slurm and --max-restarts start the processes: leave out --launcher'
+        )
+    own = argparse.ArgumentParser(add_help=False)
+    add_launch_options(own)
+    _, arguments = own.parse_known_args()
+    if options.slurm is not None:
+        if options.max_restarts or ':' in (options.nodes or ''):
+            wrong_usage('--max-restarts and --nodes MIN:MAX are for torchrun; SLURM requeues jobs')
+        _by_srun(options, command, arguments)
+    if options.max_restarts is None and ':' in (options.nodes or ''):
+        wrong_usage('--nodes MIN:MAX needs --max-restarts')
+    if options.max_restarts and command == 'train' and options.resume is None:
+        arguments.append('--resume')  # a machine that comes back does not know of the restart
+    _by_torchrun(options, command, arguments)
+
+
+def _nodes(text: str) -> str:
+    found = re.fullmatch(r'([1-9]\d*)(?::([1-9]\d*))?', text)
+    if not found or int(found[2] or found[1]) < int(found[1]):
+        raise ValueError(f'must be a number of machines, or MIN:MAX, got {text!r}')
+    return text
+
+
+def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
+    """Run torchrun without its tracebacks: processes that end with an error, or by Ctrl-C, have said why."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.run import main as torchrun
+
+    gpus, environ = options.gpus or 1, os.environ
+    address, port = environ.get('MASTER_ADDR', '127.0.0.1'), environ.get('PORT', '29500')
+    if options.max_restarts:
+        # The only rendezvous that a lost machine can join again; with torch 2.11 only where the store is not shared, as
+        # those that stay tell its address once.
+        environ['TORCH_DISABLE_SHARE_RDZV_TCP_STORE'] = '1'
+        where = ['--rdzv-backend=c10d', f'--rdzv-endpoint={address}:{port}']
+        where.append(f'--max-restarts={options.max_restarts}')
+    else:
+        rank = environ.get('NODE_RANK', '0')
+        where = [f'--node-rank={rank}', f'--master-addr={address}', f'--master-port={port}']
+    if gpus > 1:  # what torchrun sets then, with a warning of five lines
+        environ.setdefault('OMP_NUM_THREADS', '1')
+    for name in ('agent.server.api', 'multiprocessing.api'):
+        logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
+    count = [f'--nnodes={options.nodes or 1}', f'--nproc-per-node={gpus}']
+    program = ['-m', 'mmlape', command, *arguments, '--launcher', 'pytorch']
+    try:
+        torchrun([*count, *where, *program])
+    except SignalException as error:
+        sys.exit(128 + error.sigval)
+    except RendezvousError as error:
+        sys.exit(
+            f'error: the machines have lost one another, or not met at {address}:{port}: {error}'
+        )
+    except ChildFailedError as error:
+        failed, failure = error.get_first_failure()
+        sys.stderr.write(f'process {failed} ended with exit code {failure.exitcode}\n')
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
+    sys.exit()
+
+
+def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
+    if shutil.which('srun') is None:
+        wrong_usage('--slurm needs srun, which is not on this machine')
+    gpus, nodes = options.gpus or 1, int(options.nodes or 1)
+    environ = os.environ
+    # Jobs on one machine need different ports.
+    job = int(environ.get('SLURM_JOB_ID') or os.getpid())
+    environ['MASTER_PORT'] = environ.get('PORT') or str(20000 + job % 20000)
+    os.execvp(
+        'srun',
+        [
+            'srun',
+            f'--partition={options.slurm}',
+            f'--job-name={os.path.basename(options.config)}',
+            f'--gres=gpu:{gpus}',
+            f'--ntasks={gpus * nodes}',
+            f'--ntasks-per-node={gpus}',
+            f'--cpus-per-task={environ.get("CPUS_PER_TASK", "5")}',
+            '--kill-on-bad-exit=1',
+            *shlex.split(environ.get('SRUN_ARGS', '')),
+            *(sys.executable, '-u', '-m', 'mmlape', command, *arguments, '--launcher', 'slurm'),
+        ],
+    )
