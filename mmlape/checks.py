@@ -28,6 +28,8 @@ _NAMES: dict[Any, str] = {
 _MANY: dict[Any, str] = {int: 'integers', float: 'numbers', dict: 'dicts'}
 _LISTS = (list, tuple, collections.abc.Sequence)
 _UNIONS = (typing.Union, types.UnionType)
+# Files of checkpoints that are folders: Hugging Face's and torch.distributed's. MMEngine's are named `iter_8.pth`.
+_SHARDS = ('*.safetensors', '*.bin', '*.index.json', '*.distcp', '*.pt')
 
 
 def nearest(name: Any, known: Iterable[Any], likeness: float = 0.6) -> str | None:
@@ -50,9 +52,24 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
 
 
 def existing_checkpoint(text: str) -> str:
-    """``text`` if it is a file, a folder (sharded) or an address; else ValueError, with the nearest names."""
+    """``text`` if it is a checkpoint's file, a folder (sharded) or an address; else ValueError, with the nearest names.
+
+    Of a file with an unusual ending, the first bytes are looked at.
+    """
     path = Path(text)
-    if '://' in text or path.exists():
+    if '://' in text:
+        return text
+    if path.is_dir():
+        if path.suffix == '.pth' or any(next(path.glob(files), None) for files in _SHARDS):
+            return text
+        inside = sorted(each.name for each in path.glob('*.pth'))
+        hint = (
+            f': name a file in it, such as {inside[-1]}' if inside else ', and holds no checkpoint'
+        )
+        raise ValueError(f'{text!r} is a folder{hint}')
+    if path.exists():
+        if path.is_file() and not _may_be_checkpoint(path):
+            raise ValueError(f'{text!r} is no checkpoint')
         return text
     present = sorted(each.name for each in path.parent.glob('*.pth'))
     near = get_close_matches(path.name, present, 3, 0.3) or present[:3]
@@ -60,6 +77,25 @@ def existing_checkpoint(text: str) -> str:
     if not path.parent.is_dir():
         hint = f'; there is no folder {path.parent} either'
     raise ValueError(f'there is no checkpoint {text!r}{hint}')
+
+
+def _may_be_checkpoint(path: Path) -> bool:
+    """Whether a file is named so, or is a ZIP archive, a pickle, a tar archive, safetensors, or an index of these."""
+    if path.suffix in ('.pth', '.pt', '.bin', '.ckpt', '.safetensors'):
+        return True
+    with path.open('rb') as file:
+        head = file.read(512)
+    return head[:2] == b'PK' or head[:1] in (b'\x80', b'{') or head[8:9] == b'{' or b'ustar' in head
+
+
+def check_target(path: str | Path, overwrite: bool = False) -> Path:
+    """The path of a checkpoint to write; ValueError for another suffix, or if it exists."""
+    path = Path(path).expanduser()
+    if path.suffix not in ('.pth', '.safetensors'):
+        raise ValueError(f'a checkpoint to write ends in .pth or .safetensors, got {str(path)!r}')
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise ValueError(f'{str(path)!r} exists already')
+    return path
 
 
 def check_positive_int(

@@ -270,11 +270,11 @@ def test_advice_stays_within_the_accepted_versions(monkeypatch, tmp_path):
         assert f'<{compatibility.TORCH_END}' in text.replace('< ', '<'), text
 
 
-@pytest.mark.parametrize('text', ['no_such_config', 'broken.py'])
-def test_a_config_that_cannot_be_read(answers, tmp_path, text):
+def test_a_config_that_cannot_be_read(answers, tmp_path):
     (tmp_path / 'broken.py').write_text('model = dict(\n')
-    found, code = answers(text)
-    assert code == 1 and found['config']['state'] == 'error' and text in found['config']['found']
+    found, code = answers('broken.py')
+    assert code == 1 and found['config']['state'] == 'error'
+    assert 'broken.py' in found['config']['found']
     assert '\n' not in found['config']['found'] and 'model' not in found
 
 

@@ -311,13 +311,8 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     cfg.model.backbone.init_cfg = dict(
         type='mmlape.Pretrained', source='mmlape', checkpoint='x.pth'
     )
-    for changes, message in (
-        (dict(name='tinny'), "there is no experiment 'tinny'; did you mean 'tiny'"),
-        (dict(only=['x']), '--only must be one of'),
-        ({}, "there is no checkpoint 'x.pth'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run(**changes)
+    with pytest.raises(ValueError, match=r"there is no checkpoint 'x\.pth'"):
+        run()
 
 
 def test_pages_say_what_the_records_say():

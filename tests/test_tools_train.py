@@ -124,7 +124,7 @@ def test_a_second_training_in_one_work_dir_is_refused(digit_commands, tmp_path):
 
 def test_a_config_without_a_model(digit_commands, tmp_path):
     (tmp_path / 'x.py').write_text('a = 1\n')
-    for tool in (['train.py', 'x.py'], ['test.py', 'x.py', 'x.py']):
+    for tool in (['train.py', 'x.py'], ['test.py', 'x.py', 'http://x.y/z.pth']):
         assert digit_commands.refused(*tool).startswith('error: x.py has no model')
 
 

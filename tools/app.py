@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import MODEL, Parser, at_least
+from mmlape.cli.arguments import FILE, MODEL, Parser, at_least
 
 
 def parse_arguments():
@@ -28,7 +28,7 @@ def parse_arguments():
     )
     cli.add_config_of_model(parser)
     parser.add_argument(
-        '--example', action='append', default=[], metavar='IMAGE',
+        '--example', type=FILE, action='append', default=[], metavar='IMAGE',
         help='an image that the page offers to try; may be repeated',
     )  # fmt: skip
     parser.add_argument(
@@ -39,8 +39,10 @@ def parse_arguments():
         '--allow-host', action='append', default=[], metavar='NAME',
         help='a name by which browsers reach this machine, besides localhost and addresses; may be repeated',
     )  # fmt: skip
-    parser.add_argument('--port', type=at_least(1), default=7860, help='default: %(default)s')
-    parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
+    parser.add_argument(
+        '--port', type=at_least(1, 65535), default=7860, help='default: %(default)s'
+    )
+    cli.add_device(parser)
     return parser.parse_args()
 
 
@@ -67,10 +69,7 @@ def serve(options, folder):
     if note := model.score_note('the slider'):
         print(note)
     print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
-    examples = options.example
-    for path in examples:
-        if not Path(path).is_file():
-            raise ValueError(f'--example {path!r} is no file')
+    examples = [*map(str, options.example)]
     if options.model == 'nuclei' and not examples:
         examples = [str(Path(folder, 'drawn.png'))]
         Image.fromarray(drawn_nuclei()).save(examples[0])
@@ -85,11 +84,7 @@ def serve(options, folder):
 
 def main():
     options = parse_arguments()
-    with (
-        cli.weights_only(),
-        cli.stop_with_message(),
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with cli.weights_only(), tempfile.TemporaryDirectory() as folder:
         serve(options, folder)
 
 

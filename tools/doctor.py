@@ -12,16 +12,19 @@ import json
 import sys
 
 from mmlape import cli
-from mmlape.cli.arguments import Parser
+from mmlape.cli.arguments import CONFIG, NEW_FOLDER, Parser
 from mmlape.doctor import examine, exit_code, table
 
 
 def parse_arguments():
     parser = Parser('doctor', 'Check the environment for training.', '', 'fits/cells/fit.py')
     parser.add_argument(
-        'config', nargs='?', help='a file, or the name of a config that comes with mmlape'
+        'config',
+        type=CONFIG,
+        nargs='?',
+        help='a file, or the name of a config that comes with mmlape',
     )
-    parser.add_argument('--work-dir', help='the work folder of the training')
+    parser.add_argument('--work-dir', type=NEW_FOLDER, help='the work folder of the training')
     parser.add_argument('--json', action='store_true', help='for programs')
     return parser.parse_args()
 

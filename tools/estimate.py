@@ -42,8 +42,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    with cli.stop_with_message():
-        print(described(estimate(options), options))
+    print(described(estimate(options), options))
 
 
 def estimate(options: argparse.Namespace):

@@ -8,11 +8,15 @@ Runs with a record are skipped; Ctrl-C stops, and the same command continues, al
 `mmlape docs evidence`, and for `position`, `dino`, `list_ops` and `robustness` their own pages.
 """
 
+import sys
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import CHECKPOINT, FOLDER
+from mmlape.checks import check_option, did_you_mean
+from mmlape.cli.arguments import CHECKPOINT, FOLDER, NEW_FOLDER
 from mmlape.cli.experiments import parser_of, run
+from mmlape.cli.program import usage
+from mmlape.research.experiments.plan import EXPERIMENTS
 from mmlape.shipped import output_folder
 
 RECORDS = Path(__file__).parents[1] / 'benchmarks/records'
@@ -28,7 +32,7 @@ def parse_arguments():
             type=FOLDER, help='folder of the data set, of all sets for `all` (data/NAME, data)'
         ),
         records=dict(
-            type=Path,
+            type=NEW_FOLDER,
             default=RECORDS if RECORDS.is_dir() else output_folder() / 'work_dirs/experiment',
             help='folder of the records (%(default)s)',
         ),
@@ -44,8 +48,20 @@ def parse_arguments():
     )
     cli.add_trust(parser)
     options = parser.parse_args()
-    if options.name is None and not options.list:
+    if (options.name is None) != options.list:
         parser.error('name an experiment, or give --list')
+    if options.list:
+        for name, each in EXPERIMENTS.items():
+            print(f'{name:<24} {each.question} ({len(each.variants)} x {each.seeds} runs)')
+        sys.exit()
+    with usage():
+        if options.name != 'all' and options.name not in EXPERIMENTS:
+            hint = did_you_mean(options.name, EXPERIMENTS)
+            raise ValueError(f'there is no experiment {options.name!r}{hint}')
+        for variant in options.only or ():
+            named = EXPERIMENTS if options.name == 'all' else [options.name]
+            for name in named:
+                check_option('--only', variant, EXPERIMENTS[name].variants)
     return options
 
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from pathlib import Path
 
 from mmlape import cli
 from mmlape.apps.export import formats
-from mmlape.cli.arguments import ABOVE_ZERO, FOLDER, MODEL, Parser, at_least
+from mmlape.cli.arguments import ABOVE_ZERO, IMAGE_FOLDER, MODEL, NEW_FILE, Parser, at_least
 
 
 def parse_arguments():
@@ -28,7 +27,7 @@ def parse_arguments():
     parser.add_argument('model', type=MODEL, help='a checkpoint, a work dir, or nuclei')
     suffixes = ' or '.join(form.suffix for form in formats.FORMATS.values())
     abouts = '; '.join(f'{name}: {form.about}' for name, form in formats.FORMATS.items())
-    parser.add_argument('out', type=Path, help=f'the file to write, {suffixes}')
+    parser.add_argument('out', type=NEW_FILE, help=f'the file to write, {suffixes}')
     parser.add_argument(
         '--to', type=file_formats, default=['onnx'], metavar=','.join(formats.FORMATS),
         help=f'formats; OUT is the first, the others lie beside it (onnx). {abouts}',
@@ -45,14 +44,19 @@ def parse_arguments():
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument('--half', action='store_true', help='weights in float16')
     kind.add_argument(
-        '--int8', type=FOLDER, metavar='FOLDER', help='eight bits, calibrated on images of a folder'
+        '--int8',
+        type=IMAGE_FOLDER,
+        metavar='FOLDER',
+        help='eight bits, calibrated on images of a folder',
     )
     parser.add_argument(
         '--max-boxes', type=at_least(1), metavar='K',
         help="boxes of a file: fewer are faster, since masks are computed for all (the config's max_per_img)",
     )  # fmt: skip
     parser.add_argument('--pt2', action='store_true', help='write OUT.pt2 too, as --to onnx,pt2')
-    parser.add_argument('--images', type=FOLDER, help='folder of images to compare on (made ones)')
+    parser.add_argument(
+        '--images', type=IMAGE_FOLDER, help='folder of images to compare on (made ones)'
+    )
     parser.add_argument(
         '--tolerance', type=ABOVE_ZERO, help='largest difference (1e-3; --half 3e-2; --int8 none)'
     )
@@ -60,10 +64,8 @@ def parse_arguments():
     if options.pt2 and 'pt2' not in options.to:
         options.to.append('pt2')
     precision = '--half' if options.half else '--int8' if options.int8 else None
-    try:
+    with cli.usage():
         formats.check_formats(options.to, options.out, precision)
-    except ValueError as error:
-        parser.error(str(error))
     return options
 
 
@@ -104,10 +106,7 @@ def image_files(folder):
     """The images in a folder, without videos."""
     from mmlape.apps.inference.sources import find_sources
 
-    files = [each.path for each in find_sources([str(folder)]) if not each.is_video]
-    if not files:
-        raise ValueError(f"'{folder}' has no image in it")
-    return files
+    return [each.path for each in find_sources([str(folder)]) if not each.is_video]
 
 
 def read_images(model, folder, shapes):
@@ -185,9 +184,7 @@ def export(options, model, size, out):
 
 def main():
     options = parse_arguments()
-    with cli.weights_only(), cli.stop_with_message():
-        for each in filter(None, (options.int8, options.images)):
-            image_files(each)
+    with cli.weights_only():
         from mmlape.apps.export.network import limit_boxes
         from mmlape.apps.inference import load
 

@@ -12,14 +12,16 @@ MMDetection's and MMSegmentation's own tools take too, and after the training cu
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.apps.fit.data import FORMATS, TASKS, one_of
-from mmlape.apps.fit.models import known_model, listing
+from mmlape.apps.fit.data import FORMATS, TASKS, find_data, one_of
+from mmlape.apps.fit.models import find_model, known_model, listing
 from mmlape.apps.fit.options import FitOptions
+from mmlape.checkpoints import formats
 from mmlape.cli.arguments import FOLDER, LOGGERS, NEW_FOLDER, RATE, RATE_BELOW_ONE, Parser, checked
 
 
@@ -46,12 +48,12 @@ def parse_arguments():
     add_data_options(parser.add_argument_group('data'))
     add_training_options(parser.add_argument_group('training'))
     options = parser.parse_args()
-    if options.data is None and not options.list:
+    if (options.data is None) != options.list:
         parser.error('name the folder of your data, or give --list')
-    try:
+    with cli.usage():
+        if options.model and options.task:
+            find_model(options.model, options.task)
         options.how = FitOptions(**{f.name: getattr(options, f.name) for f in fields(FitOptions)})
-    except ValueError as error:
-        parser.error(str(error))
     return options
 
 
@@ -85,12 +87,24 @@ def add_data_options(group):
     )  # fmt: skip
 
 
+def weights(text):
+    """Check what ``--weights`` names, without a look into the file."""
+    source, colon, file = text.partition(':')
+    if text in ('default', 'none') or '://' in text:
+        return text
+    if colon and source not in formats.FORMATS:
+        raise ValueError(f'{text!r}: the source must be of {", ".join(sorted(formats.FORMATS))}')
+    if not os.path.exists(os.path.expanduser(file or source)):
+        raise ValueError(f'there is no file {file or source!r}; --weights none: random weights')
+    return text
+
+
 def add_training_options(group):
     group.add_argument('--epochs', type=int, default=24, help='default: %(default)s')
     group.add_argument('--batch', type=int, default=2, help='images per step (%(default)s)')
     group.add_argument('--lr', type=float, help="learning rate of AdamW; default: the model's")
     group.add_argument(
-        '--weights', default='default',
+        '--weights', type=checked(weights), default='default',
         help="what the network starts from: default (the model's published weights), none, a file "
         'of the same network, SOURCE:FILE, or a checkpoint or work dir of a whole model',
     )  # fmt: skip
@@ -125,9 +139,26 @@ def held(out):
     return f'{out} holds a config already: {again} trains it'
 
 
-def prepare(options):
-    """Find the data and write the configs; returns the data and the resolved config."""
-    from mmlape.apps.fit import config_text, find_data, find_model
+def read(options):
+    """Find out what the folder holds."""
+    if (options.out / 'fit.py').exists():
+        raise ValueError(f'{held(options.out)}; another --out, or removing the folder, begins anew')
+    names = [name.strip() for name in options.classes.split(',') if name.strip()]
+    return find_data(
+        options.data,
+        options.out,
+        options.task,
+        options.val,
+        options.seed,
+        options.train_ann,
+        options.val_ann,
+        names,
+    )
+
+
+def prepare(options, data):
+    """Write the configs; returns the resolved config."""
+    from mmlape.apps.fit import config_text
     from mmlape.apps.fit.channels import loader_of
     from mmlape.apps.fit.files import check_files, write_files
     from mmlape.apps.fit.model_changes import check_weights_are_there
@@ -136,19 +167,6 @@ def prepare(options):
     from mmlape.config_text import read_config_text
 
     how, out = options.how, options.out
-    if (out / 'fit.py').exists():
-        raise ValueError(f'{held(out)}; another --out, or removing the folder, begins anew')
-    names = [name.strip() for name in options.classes.split(',') if name.strip()]
-    data = find_data(
-        options.data,
-        out,
-        options.task,
-        options.val,
-        options.seed,
-        options.train_ann,
-        options.val_ann,
-        names,
-    )
     text = config_text(data, find_model(options.model, data.task), how, out, loader_of(data))
     cfg = read_config_text(text)
     files = dict(data.files)
@@ -171,7 +189,7 @@ def prepare(options):
         raise
     atomic_write(out / 'fit.py', text.encode())
     cfg.dump(out / 'resolved.py')
-    return data, cfg
+    return cfg
 
 
 def check_data(cfg):
@@ -219,8 +237,9 @@ def main():
         return 0
     if options.out is None:
         options.out = Path('fits', Path(options.data).resolve().name)
-    with cli.stop_with_message():
-        data, cfg = prepare(options)
+    with cli.usage():
+        data = read(options)
+    cfg = prepare(options, data)
     parts = f'{data.train.count} + {data.val.count if data.val else 0} images'
     print(f'{data.format}, {parts}, {len(data.classes)} classes: {", ".join(data.classes)}')
     for note in data.notes:
@@ -234,7 +253,7 @@ def main():
     train += ['--log', ','.join(options.log)] if options.log else []
     if code := cli.run_child(train):
         return code
-    with cli.weights_only(), cli.stop_with_message():
+    with cli.weights_only():
         report(options, data, cfg.default_hooks.checkpoint.save_best)
     return 0
 

@@ -53,9 +53,7 @@ def parse_arguments():
     parser.add_argument(
         '--tile', type=at_least(32), help='side of tiles in pixels, for large images'
     )
-    parser.add_argument(
-        '--overlap', type=RATE_BELOW_ONE, default=0.2, help='share of a tile (%(default)s)'
-    )
+    parser.add_argument('--overlap', type=RATE_BELOW_ONE, help='share of a tile (0.2)')
     parser.add_argument(
         '--global', dest='with_whole', action='store_true',
         help='with tiles, look at the whole shrunken image too, for large objects',
@@ -68,10 +66,14 @@ def parse_arguments():
     )
     parser.add_argument('--csv', action='store_true', help='write predictions.csv, a line per box')
     parser.add_argument('--no-pictures', action='store_true', help='do not draw')
-    parser.add_argument('--device', help="'cpu', 'cuda:1', ...; default: a GPU if there is one")
+    cli.add_device(parser)
     options = parser.parse_args()
-    if options.with_whole and not options.tile:
-        parser.error('--global goes with --tile')
+    for given, option in (
+        (options.with_whole, '--global'),
+        (options.overlap is not None, '--overlap'),
+    ):
+        if given and not options.tile:
+            parser.error(f'{option} goes with --tile')
     return options
 
 
@@ -109,7 +111,12 @@ def predict(options):
         sources, model.read, partial(model.check, batch=options.batch, tile=options.tile)
     )
     results = model.predict(
-        frames, options.batch, options.score, options.tile, options.overlap, options.with_whole
+        frames,
+        options.batch,
+        options.score,
+        options.tile,
+        0.2 if options.overlap is None else options.overlap,
+        options.with_whole,
     )
     writer = PredictionWriter(
         out, model.classes, not options.no_pictures, options.json, options.csv
@@ -130,7 +137,7 @@ def predict(options):
 def main():
     options = parse_arguments()
     set_wait_policy()
-    with cli.weights_only(), cli.stop_with_message():
+    with cli.weights_only():
         bad = predict(options)
     if bad:
         sys.exit(f'error: {len(bad)} of the sources could not be predicted: {"; ".join(bad)}')

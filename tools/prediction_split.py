@@ -12,9 +12,18 @@ import sys
 from pathlib import Path
 
 from mmlape.atomic import atomic_write
-from mmlape.cli.arguments import FILE, Parser
+from mmlape.cli.arguments import FILE, NEW_FILE, Parser, checked
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
+
+
+def _predictions(text: str) -> Path:
+    if Path(text).suffix not in ('.pkl', '.pickle', '.json'):
+        raise ValueError(f'{text!r} must end with .pkl or .json')
+    return FILE(text)
+
+
+PREDICTIONS = checked(_predictions)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,12 +32,12 @@ def parse_arguments() -> argparse.Namespace:
         'without.pkl with.pkl', 'without.pkl with.pkl --out split.json',
     )  # fmt: skip
     parser.add_argument(
-        'without', type=FILE, help='predictions without position: .pkl of a test, or .json'
+        'without', type=PREDICTIONS, help='predictions without position: .pkl of a test, or .json'
     )
     parser.add_argument(
-        'with_position', type=FILE, help='predictions with position, of the same images'
+        'with_position', type=PREDICTIONS, help='predictions with position, of the same images'
     )
-    parser.add_argument('--out', type=Path, help='JSON with the images of each kind')
+    parser.add_argument('--out', type=NEW_FILE, help='JSON with the images of each kind')
     return parser.parse_args()
 
 

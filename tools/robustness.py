@@ -18,7 +18,15 @@ import mmlape
 from mmlape import cli
 from mmlape.apps.inference.progress import clock
 from mmlape.atomic import atomic_write
-from mmlape.cli.arguments import CHECKPOINT, CONFIG, FOLDER, Parser, add_common_options, at_least
+from mmlape.cli.arguments import (
+    CHECKPOINT,
+    CONFIG,
+    FOLDER,
+    SEED,
+    Parser,
+    add_common_options,
+    at_least,
+)
 from mmlape.research import robustness as robust
 from mmlape.research.demo.console import output_to
 
@@ -27,7 +35,7 @@ SETS = {'all': robust.CORRUPTIONS, **robust.GROUPS, 'extra': robust.EXTRA}
 
 
 def config(text):
-    return text if text.startswith(TIMM) else CONFIG(text)
+    return text if text.startswith(TIMM) and text != TIMM else CONFIG(text)
 
 
 def parse_arguments():
@@ -47,7 +55,7 @@ def parse_arguments():
         choices=robust.SEVERITIES, help='default: 1 2 3 4 5',
     )  # fmt: skip
     parser.add_argument(
-        '--seed', type=int, default=0, help='random seed of the corruptions (default 0)'
+        '--seed', type=SEED, default=0, help='random seed of the corruptions (default 0)'
     )
     parser.add_argument(
         '--rgb', action='store_true',

@@ -26,7 +26,10 @@ def parse_arguments():
     parser.add_argument(
         '--out', type=NEW_FOLDER, default=Path('work_dirs/robustness'), help='folder (%(default)s)'
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    with cli.usage():
+        options.records = records_of(options.models)
+    return options
 
 
 def records_of(models: list[str]) -> dict:
@@ -50,10 +53,8 @@ def main():
     options = parse_arguments()
     from mmlape.apps.report import save_figure
 
-    with cli.stop_with_message():
-        records = records_of(options.models)
-        table = robustness.compare(records, options.metric)
-        figure = robustness.draw(records, options.metric)
+    table = robustness.compare(options.records, options.metric)
+    figure = robustness.draw(options.records, options.metric)
     atomic_write(options.out / 'robustness.md', table.encode())
     save_figure(figure, options.out / 'robustness.png')
     print(f'{table}\n{options.out / "robustness.md"}, .png')

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 
 from mmlape import cli
-from mmlape.cli.arguments import FILE, MODEL, Parser
+from mmlape.cli.arguments import FILE, MODEL, NEW_FOLDER, Parser
 from mmlape.shipped import shipped_configs
 
 
@@ -26,7 +26,7 @@ def parse_arguments():
         'nuclei shared/nuclei',
     )  # fmt: skip
     parser.add_argument('model', type=MODEL, help='a checkpoint, a work dir, or nuclei')
-    parser.add_argument('folder', type=Path, help='the folder to write; new, or empty')
+    parser.add_argument('folder', type=NEW_FOLDER, help='the folder to write; new, or empty')
     cli.add_config_of_model(parser)
     parser.add_argument('--data', help='what it was trained on: a text for the card')
     parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
@@ -38,6 +38,8 @@ def parse_arguments():
     options = parser.parse_args()
     if options.folder.exists() and (not options.folder.is_dir() or any(options.folder.iterdir())):
         parser.error(f'{str(options.folder)!r} exists already')
+    with cli.usage():
+        options.figures = read_metrics(options.metrics) if options.metrics else None
     return options
 
 
@@ -100,7 +102,7 @@ def share(options):
 
     model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
     known = known_of(options.model)
-    metrics = read_metrics(options.metrics) if options.metrics else known.get('metrics', {})
+    metrics = known.get('metrics', {}) if options.figures is None else options.figures
     known['data'] = options.data or known.get('data')
     facts = {name: known.get(name) or 'not stated' for name in ('data', 'training', 'limits')}
     license = options.license or known.get('license')
@@ -119,7 +121,7 @@ def share(options):
 
 def main():
     options = parse_arguments()
-    with cli.weights_only(), cli.stop_with_message():
+    with cli.weights_only():
         share(options)
 
 

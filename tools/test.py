@@ -9,7 +9,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import mmlape
 from mmlape import cli
-from mmlape.cli.arguments import CHECKPOINT, Parser, add_common_options, at_least
+from mmlape.cli.arguments import CHECKPOINT, NEW_FOLDER, Parser, add_common_options, at_least
 from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -30,6 +30,7 @@ def parse_arguments():
     parser.add_argument('--show', action='store_true', help='show predictions on the screen')
     parser.add_argument(
         '--show-dir',
+        type=NEW_FOLDER,
         help='draw predictions into this folder, beside the ground truth',
     )
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per image of --show')

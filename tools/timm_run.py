@@ -14,7 +14,7 @@ import os
 import runpy
 import sys
 
-from mmlape.cli import run_program
+from mmlape.cli import run_program, wrong_usage
 from mmlape.cpu.memory import keep_freed_memory
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -26,7 +26,7 @@ def main() -> None:
         sys.exit(0 if len(sys.argv) > 1 else 2)
     script = sys.argv[1]
     if not os.path.isfile(script):
-        sys.exit(f'error: there is no script {script!r}: clone timm and name its train.py')
+        wrong_usage(f'there is no script {script!r}: clone timm and name its train.py')
     set_wait_policy()
     import mmlape.timm_models  # noqa: F401  (registers; takes seconds, so not before the arguments are parsed)
 

@@ -13,7 +13,7 @@ import sys
 
 import mmlape
 from mmlape import cli
-from mmlape.cli.arguments import AMP_DTYPES, LOGGERS, RESUME, Parser, add_common_options, at_least
+from mmlape.cli.arguments import AMP_DTYPES, LOGGERS, RESUME, SEED, Parser, add_common_options
 from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -41,7 +41,7 @@ def parse_arguments():
         '--log', type=LOGGERS, default=[], metavar='tensorboard,wandb,mlflow',
         help='log curves there too; report.html and curves.csv are always written',
     )  # fmt: skip
-    parser.add_argument('--seed', type=at_least(0), help="instead of the config's randomness.seed")
+    parser.add_argument('--seed', type=SEED, help="instead of the config's randomness.seed")
     parser.add_argument('--bar', action='store_true', help=argparse.SUPPRESS)  # of `mmlape fit`
     add_launch_options(parser)
     return parser.parse_args()

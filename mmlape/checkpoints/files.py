@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mmlape.atomic import atomic_write, digest_of, sha256_of
+from mmlape.checks import check_target
 
 from .report import CheckpointError, DownloadError
 
@@ -162,16 +163,6 @@ def _archive_fault(path: Path) -> str | None:
     if not any(name.endswith('data.pkl') for name in names):
         return "is an archive, but none of torch's"
     return None if broken is None else f'is damaged (in {broken}): copy it again'
-
-
-def check_target(path: str | Path, overwrite: bool = False) -> Path:
-    """The path of a checkpoint to write; ValueError for another suffix, or if it exists."""
-    path = Path(path).expanduser()
-    if path.suffix not in ('.pth', SAFETENSORS):
-        raise ValueError(f'a checkpoint to write ends in .pth or {SAFETENSORS}, got {str(path)!r}')
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise ValueError(f'{str(path)!r} exists already')
-    return path
 
 
 def write_checkpoint(

@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'arguments': (
-            'AMP_DTYPES', 'add_common_options', 'add_config_of_model', 'add_trust',
+            'AMP_DTYPES', 'add_common_options', 'add_config_of_model', 'add_device', 'add_trust',
         ),
         'children': ('run_child',),
         'options': (
@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         ),
         'errors': ('weights_only',),
         'progress': ('show_progress',),
-        'program': ('command_line', 'continue_with', 'run_program', 'stop_with_message'),
+        'program': ('command_line', 'continue_with', 'run_program', 'stop_with_message', 'usage', 'wrong_usage'),
         '.training.processes': (
             'all_see', 'build_runner', 'joined', 'lock_work_dir', 'log_notes', 'main_process_says',
             'make_runner', 'optimize_on_cpu', 'set_resume', 'start_run',

@@ -7,13 +7,15 @@ import glob
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mmlape.apps.inference.names import existing_model
-from mmlape.checks import check_rate, existing_checkpoint
+from mmlape.apps.inference.reading import IMAGES, VIDEOS, below
+from mmlape.checks import check_rate, check_target, existing_checkpoint
 from mmlape.shipped import find_config
 
 from .program import USAGE
@@ -21,6 +23,22 @@ from .program import USAGE
 AMP_DTYPES = dict(fp16='float16', bf16='bfloat16', float16='float16', bfloat16='bfloat16')
 # Packages of MMEngine's backends for curves; mmlape/cli/options.py has their options.
 _LOGGERS = ('tensorboard', 'wandb', 'mlflow')
+_DEVICES = ('cpu', 'cuda', 'mps', 'npu', 'xpu', 'mlu', 'musa')
+# Files that somebody names by mistake; others are tried, whatever they are called.
+_NO_IMAGES = (
+    '.txt',
+    '.json',
+    '.csv',
+    '.xml',
+    '.yaml',
+    '.yml',
+    '.md',
+    '.html',
+    '.pdf',
+    '.py',
+    '.pth',
+    '.zip',
+)
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
 
@@ -80,14 +98,16 @@ def checked(check: Callable[[str], Any]) -> Callable[[str], Any]:
     return value
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """The type of an argument: an integer that is not less."""
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of an argument: an integer that is not less, and not more than ``most``."""
 
     def integer(text: str) -> int:
         if not text.removeprefix('-').isdecimal():
             raise argparse.ArgumentTypeError(f'must be an integer, got {text!r}')
         if int(text) < least:
             raise argparse.ArgumentTypeError(f'must be at least {least}, got {text}')
+        if most is not None and int(text) > most:
+            raise argparse.ArgumentTypeError(f'must be at most {most}, got {text}')
         return int(text)
 
     return integer
@@ -120,13 +140,22 @@ def _config(text: str) -> str:
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
         raise ValueError(f'there is no folder {text!r}')
-    _check_not_empty(text)
+    if not os.listdir(text):
+        raise ValueError(f'the folder {text!r} is empty')
     return Path(text)
 
 
-def _check_not_empty(folder: str) -> None:
-    if not os.listdir(folder):
-        raise ValueError(f'the folder {folder!r} is empty')
+def _image_folder(text: str, endings: tuple[str, ...] = IMAGES) -> Path:
+    folder = _folder(text)
+    if not any(path.suffix.lower() in endings for path in below(folder)[0]):
+        raise ValueError(
+            f'the folder {text!r} has no image{" and no video" * (VIDEOS[0] in endings)} in it'
+        )
+    return folder
+
+
+def _data_root(text: str) -> str:
+    return text if '://' in text else str(_folder(text))
 
 
 def _file(text: str) -> Path:
@@ -143,11 +172,28 @@ def _new_folder(text: str) -> Path:
     return path
 
 
-def _source(text: str) -> str:
+def _new_file(text: str) -> Path:
+    if os.path.isdir(text):
+        raise ValueError(f'{text!r} is a folder, and must be a file')
+    _new_folder(str(Path(text).parent))
+    return Path(text)
+
+
+def _source(text: str, endings: tuple[str, ...] = (*IMAGES, *VIDEOS)) -> str:
     if text != '-' and not os.path.lexists(text) and not any(glob.iglob(text, recursive=True)):
         raise ValueError(f'{text[:200]!r} is neither a file nor a folder, and no file is named so')
     if os.path.isdir(text):
-        _check_not_empty(text)
+        _image_folder(text, endings)
+    elif Path(text).suffix.lower() in _NO_IMAGES:
+        raise ValueError(f'{text[:200]!r} is no image{" and no video" * (VIDEOS[0] in endings)}')
+    return text
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(rf'({"|".join(_DEVICES)})(:\d+)?', text):
+        raise ValueError(
+            f'must be of {", ".join(_DEVICES)}, with a number or without, got {text!r}'
+        )
     return text
 
 
@@ -168,8 +214,11 @@ def _loggers(text: str) -> list[str]:
 RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
 ABOVE_ZERO = checked(_above_zero)
 CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
-FOLDER, FILE, NEW_FOLDER = map(checked, (_folder, _file, _new_folder))
-SOURCE, RESUME, LOGGERS = map(checked, (_source, _resume, _loggers))
+FOLDER, FILE, NEW_FOLDER, NEW_FILE = map(checked, (_folder, _file, _new_folder, _new_file))
+SOURCE, RESUME, LOGGERS, DEVICE = map(checked, (_source, _resume, _loggers, _device))
+NEW_CHECKPOINT = checked(lambda text: check_target(_new_file(text)))
+IMAGE_FOLDER, IMAGE_SOURCE = checked(_image_folder), checked(partial(_source, endings=IMAGES))
+SEED = at_least(0, 2**32 - 1)  # NumPy's
 
 
 def add_common_options(
@@ -186,6 +235,7 @@ def add_common_options(
     )
     parser.add_argument(
         '--data-root',
+        type=checked(_data_root),
         metavar='FOLDER',
         help="where the data are, instead of the config's data_root",
     )
@@ -206,13 +256,21 @@ def add_common_options(
 
 def add_config_of_model(parser: argparse.ArgumentParser) -> None:
     """Add ``--config`` and ``--trust``, for commands that build a model by the config that comes with its weights."""
-    parser.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         '--config', type=CONFIG, help='of a checkpoint without one inside: a file or a name'
     )
-    add_trust(parser)
+    add_trust(either)
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument(
+        '--device', type=DEVICE, help="'cpu', 'cuda:1', ...; default: a GPU if there is one"
+    )
+
+
+def add_trust(parser: argparse._ActionsContainer) -> None:
     """Add ``--trust``, for commands that build a model by the config that comes with its weights."""
     parser.add_argument(
         '--trust', action='store_true',

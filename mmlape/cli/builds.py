@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .arguments import Parser
-from .program import run_program, stop_with_message
+from .program import run_program, stop_with_message, usage
 
 
 def parse_arguments(
@@ -43,7 +43,7 @@ def build_from_command_line(
 
     def main() -> None:
         options = vars(parse_arguments(build, folder, description, arguments))
-        with stop_with_message(ValueError, OSError, ModuleNotFoundError):
+        with usage(), stop_with_message(ModuleNotFoundError):
             build(options.pop('root'), **options)
 
     run_program(main)

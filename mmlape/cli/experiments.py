@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from mmlape.shipped import output_folder, shipped_folder
 
-from .arguments import Parser, at_least
+from .arguments import NEW_FOLDER, Parser, at_least
 from .program import command_line, continue_with, run_program, stop_with_message
 
 COUNT = at_least(1)
@@ -19,8 +18,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     'only': dict(metavar='VARIANT', action='append', help='only this one (may be repeated)'),
     'workers': dict(type=COUNT, help='runs at a time; default: one for each core, at most 4'),
     'iterations': dict(type=COUNT, help="of each training; default: the config's"),
-    'work_dir': dict(type=Path, help='folder of logs and records (%(default)s)'),
-    'data_root': dict(type=Path, help='folder of the data (%(default)s)'),
+    'work_dir': dict(type=NEW_FOLDER, help='folder of logs and records (%(default)s)'),
+    'data_root': dict(type=NEW_FOLDER, help='folder of the data (%(default)s)'),
     'table': dict(action='store_true', help='run nothing, show the current results'),
     'write_docs': dict(action='store_true', help='update pages and records of this clone'),
 }

@@ -168,9 +168,10 @@ def add_report(cfg: Config) -> None:
     cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
 
 
-def show_predictions(cfg: Config, show: bool, folder: str | None, wait_time: float) -> None:
+def show_predictions(cfg: Config, show: bool, folder: Path | None, wait_time: float) -> None:
     """Draw predictions on every image: on the screen, or into ``folder``."""
     hook = (cfg.get('default_hooks') or {}).get('visualization')
+    folder = None if folder is None else str(folder)
     if cfg.get('default_scope') in ('mmdet', 'mmseg'):
         options = dict(out_dir=folder, show=show, wait_time=wait_time)
         cfg.default_hooks['visualization'] = ConfigDict(type='mmlape.PictureHook', **options)

@@ -18,8 +18,17 @@ from mmlape.research import analysis
 from mmlape.research.analysis import COMPARED, NORMS
 from mmlape.shipped import read_config
 
-from .arguments import CHECKPOINT, CONFIG, NEW_FOLDER, SOURCE, ConfigOptions, Parser, at_least
-from .program import MISTAKES, run_program, stop_with_message
+from .arguments import (
+    CHECKPOINT,
+    CONFIG,
+    IMAGE_SOURCE,
+    NEW_FOLDER,
+    SEED,
+    ConfigOptions,
+    Parser,
+    at_least,
+)
+from .program import run_program, stop_with_message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +86,7 @@ class Command:
         add('--format', choices=sorted(FORMATS), help=of)
         without = "without a checkpoint: apply the config's init_cfg"
         add('--pretrained', action='store_true', help=without)
-        add('--seed', type=int, default=0, help='of initial values (default 0)')
+        add('--seed', type=SEED, default=0, help='of initial values (default 0)')
         override = 'override the config, key=value'
         add('--cfg-options', nargs='+', action=ConfigOptions, help=override)
         where = 'folder; default: work_dirs/pictures/<config name>, with what --cfg-options change'
@@ -100,7 +109,7 @@ class Command:
         if images:
             add(
                 '--images',
-                type=SOURCE,
+                type=IMAGE_SOURCE,
                 nargs='+',
                 required=True,
                 help='image files and folders with images',
@@ -118,7 +127,11 @@ class Command:
 
     def parse(self) -> argparse.Namespace:
         """The options; ``--grid`` is a pair or None."""
-        self.options = self.parser.parse_args()
+        self.options = given = self.parser.parse_args()
+        if given.pretrained and given.checkpoint:
+            self.parser.error('--pretrained goes without a checkpoint')
+        if given.format and not given.checkpoint:
+            self.parser.error('--format goes with a checkpoint')
         if getattr(self.options, 'grid', None) is not None:
             self.options.grid = tuple(self.options.grid)
         return self.options
@@ -217,7 +230,7 @@ def run(main: Callable[[], None]) -> None:
     """Run a command; a user's mistake ends it with one line."""
 
     def reported() -> None:
-        with stop_with_message(*MISTAKES, KeyError):
+        with stop_with_message(KeyError):
             main()
 
     run_program(reported)

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import TextIOWrapper
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -68,13 +68,15 @@ def run_program(main: Callable[[], Any], logs: bool = False) -> None:
 
     Args:
         main: Without arguments.
-        logs: Whether it is a run with a log. Default False: it prints an answer, and no log lines but warnings.
+        logs: Whether it is a run with a log. Default False: it prints an answer, and no log lines but warnings; each of
+            :data:`MISTAKES` ends it with one line, since no log could hold a traceback.
     """
     with framed():
         if not logs:
             logging.disable(logging.INFO)
         try:
-            status = main()
+            with nullcontext() if logs else stop_with_message():
+                status = main()
         finally:
             logging.disable(logging.NOTSET)
     if status:
@@ -131,6 +133,15 @@ def stop_with_message(*kinds: type[Exception]) -> Iterator[None]:
         # One process of each machine, which may be the only one that fails.
         says = _rank() == 0 or os.environ.get('LOCAL_RANK') == '0'
         sys.exit(f'error: {explained(error) or plain}' if says else 1)
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """End the program by :func:`wrong_usage` at a ValueError or OSError: for checks before anything is loaded."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        wrong_usage(str(error))
 
 
 def wrong_usage(text: str) -> NoReturn:

@@ -65,16 +65,16 @@ def test_work_dir_launcher_and_overrides(monkeypatch):
     ],
 )
 def test_data_elsewhere(name, root, places):
-    cfg = config_of(parsed(name, '--data-root', '/mnt/shared/'))
+    cfg = config_of(parsed(name, '--data-root', 's3://shared/'))
     values = {k: v for k, v in config_values(cfg.to_dict()) if isinstance(v, str)}
     assert not [key for key, value in values.items() if value.startswith(root)]
-    moved = {key: value for key, value in values.items() if value.startswith('/mnt/shared')}
+    moved = {key: value for key, value in values.items() if value.startswith('s3://shared')}
     assert len([key for key in moved if '.' in key]) == places
     assert all('dataset.data_root' in key or 'ann_file' in key for key in moved if '.' in key)
-    assert not any('//' in value for value in moved.values())
+    assert not any('//' in value.removeprefix('s3://') for value in moved.values())
     if root == 'data/coco':
-        assert cfg.val_evaluator.ann_file == '/mnt/shared/annotations/instances_val2017.json'
-    assert cfg.train_dataloader.dataset.data_root.rstrip('/') == '/mnt/shared'
+        assert cfg.val_evaluator.ann_file == 's3://shared/annotations/instances_val2017.json'
+    assert cfg.train_dataloader.dataset.data_root.rstrip('/') == 's3://shared'
 
 
 def test_results_beside_the_data_stay_where_they_are(tmp_path):
@@ -83,9 +83,9 @@ def test_results_beside_the_data_stay_where_they_are(tmp_path):
         "model = dict()\ndata_root = 'd'\nwork_dir = 'd/fits'\nload_from = 'd/a.pth'\n"
         "train_dataloader = dict(dataset=dict(data_root='d'))\nval_evaluator = [dict(ann_file='d/a.json')]\n"
     )
-    cfg = config_of(parsed(str(path), '--data-root', '/m'))
-    assert (cfg.data_root, cfg.train_dataloader.dataset.data_root) == ('/m', '/m')
-    assert cfg.val_evaluator[0].ann_file == '/m/a.json'
+    cfg = config_of(parsed(str(path), '--data-root', 's3://m'))
+    assert (cfg.data_root, cfg.train_dataloader.dataset.data_root) == ('s3://m', 's3://m')
+    assert cfg.val_evaluator[0].ann_file == 's3://m/a.json'
     assert (cfg.work_dir, cfg.load_from) == ('d/fits', 'd/a.pth')
 
 
@@ -96,7 +96,7 @@ def test_data_in_several_folders_or_none_stay(tmp_path):
     ):
         (tmp_path / 'config.py').write_text(f'model = dict()\n{text}')
         with pytest.raises(ValueError, match=f'--data-root .* this one has {what}'):
-            config_of(parsed(str(tmp_path / 'config.py'), '--data-root', 'z'))
+            config_of(parsed(str(tmp_path / 'config.py'), '--data-root', 's3://z'))
 
 
 def test_the_place_of_a_process_on_its_machine(monkeypatch):
@@ -235,9 +235,9 @@ def coco(tmp_path, **dataset):
 
 
 def test_data_of_hooks_move_too():
-    cfg = config_of(parsed('dino_vit-s_8xb64-100e_in1k', '--data-root', '/m'))
+    cfg = config_of(parsed('dino_vit-s_8xb64-100e_in1k', '--data-root', 's3://m'))
     roots = {v for k, v in config_values(cfg.to_dict()) if k.endswith('data_root')}
-    assert roots == {'/m'} and cfg.custom_hooks[1].dataloader.dataset.data_root == '/m'
+    assert roots == {'s3://m'} and cfg.custom_hooks[1].dataloader.dataset.data_root == 's3://m'
 
 
 @pytest.mark.parametrize('panoptic', ['CocoPanopticMetric', 'mmlape.PanopticQuality'])

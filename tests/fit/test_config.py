@@ -287,7 +287,7 @@ def test_weights_that_cannot_be_had_name_the_way_out(tmp_path):
         (lambda: FitOptions(augment='much'), '--augment.*strong'),
         (lambda: read('lape-adapter', 'detect', weights='much'), "--weights 'much'.*none"),
         (lambda: FitOptions(lora=0), '--lora'),
-        (lambda: FitOptions(seed=2**32), r'--seed must be below 2\^32'),
+        (lambda: FitOptions(seed=2**32), r'--seed must be 0 to 4294967295'),
         (
             lambda: read('segmenter', 'segment', dataclasses.replace(MAPS, val=None), patience=2),
             '--patience 2 needs a validation part',

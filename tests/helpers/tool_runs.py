@@ -42,7 +42,9 @@ class Commands:
         with pytest.raises(SystemExit) as end:
             self(script, *arguments)
         # argparse has written its message already, others are in the exception.
-        return self.capsys.readouterr().err if end.value.code == 2 else end.value.code
+        if end.value.code == 2:
+            return self.capsys.readouterr().err.rstrip('\n')
+        return end.value.code
 
 
 def environment_of_processes(gpus=False):

@@ -5,6 +5,7 @@
 Writes ``class_attention_<image>.png`` and ``.npz`` for each image. See `mmlape docs pictures`.
 """
 
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import STAGE, Command, run
 from mmlape.research import analysis
 
@@ -12,7 +13,7 @@ from mmlape.research import analysis
 def main() -> None:
     command = Command(__doc__, part=STAGE, layers='the last one', images=True)
     token = 'which prefix token; default: 0, the class token (distillation and registers follow)'
-    command.add('--token', type=int, default=0, help=token)
+    command.add('--token', type=at_least(0), default=0, help=token)
     options, backbone = command.parse(), command.backbone()
     for name, image in command.images():
         found = analysis.class_attention(

@@ -5,6 +5,7 @@
 Writes ``dtn_maps_<part>.png`` and ``.npz`` for every stage with DTN. See `mmlape docs pictures`.
 """
 
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import STAGE, Command, overridden_config, run
 from mmlape.research import analysis
 
@@ -12,7 +13,7 @@ from mmlape.research import analysis
 def arguments() -> Command:
     own = 'that of the position embedding, else 14 14'
     command = Command(__doc__, part=STAGE, layers='all with DTN', grid=own)
-    command.add('--token', type=int, nargs=2, help='row and column; default: the centre')
+    command.add('--token', type=at_least(0), nargs=2, help='row and column; default: the centre')
     command.add('--norm', choices=analysis.NORMS, help='default: both of a layer')
     command.add('--before', help='compare CHECKPOINT with this one; default: initial values')
     return command

@@ -6,6 +6,7 @@ Writes ``correlation_<part>.png`` and ``.npz`` for every position embedding of t
 what a position inside the attention (relative bias, Gabor channels) adds to the scores. See `mmlape docs pictures`.
 """
 
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run
 from mmlape.research import analysis
 
@@ -13,10 +14,12 @@ from mmlape.research import analysis
 def arguments() -> Command:
     command = Command(__doc__, part=POSITION, layers='all', grid=OWN_GRID, prefix=True)
     token = 'row and column of a cell, or the index of a prefix token; default: the centre'
-    command.add('--token', type=int, nargs='+', help=token)
+    command.add('--token', type=at_least(0), nargs='+', help=token)
     where = 'which of several positions: before the attention, in the stream, or in the scores; default: all'
     command.add('--where', choices=(*analysis.SOURCES, 'scores'), help=where)
-    command.add('--head', type=int, help='head of the scores; default: the mean of all heads')
+    command.add(
+        '--head', type=at_least(0), help='head of the scores; default: the mean of all heads'
+    )
     return command
 
 

@@ -7,15 +7,19 @@ the backbone, and for the tables of positions inside the attention (Gabor channe
 head). See `mmlape docs pictures`.
 """
 
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import OWN_GRID, POSITION, Command, pick_parts, run
 from mmlape.research import analysis
 
 
 def main() -> None:
     command = Command(__doc__, part=POSITION, grid=OWN_GRID, prefix=True)
-    command.add('--channels', type=int, nargs='+', help='default: 24, evenly spaced')
+    command.add('--channels', type=at_least(0), nargs='+', help='default: 24, evenly spaced')
     command.add(
-        '--table', type=int, default=0, help='layer, if each has its own embedding (default 0)'
+        '--table',
+        type=at_least(0),
+        default=0,
+        help='layer, if each has its own embedding (default 0)',
     )
     options, backbone = command.parse(), command.backbone()
     inside = analysis.attention_position_stages(backbone)

@@ -8,17 +8,18 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 """
 
 from mmlape.checks import check_positive_int
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import POSITION, Command, run
 from mmlape.research import analysis
 
 
 def main() -> None:
     command = Command(__doc__, part=POSITION, images=True)
-    command.add('--layer', type=int, default=0, help='0-based (default 0)')
+    command.add('--layer', type=at_least(0), default=0, help='0-based (default 0)')
     channels = 'of Figures 9 and 10; default: those with the strongest and weakest position'
-    command.add('--channels', type=int, nargs='+', help=channels)
+    command.add('--channels', type=at_least(0), nargs='+', help=channels)
     count = 'channels of each kind in Figure 8 (default 3)'
-    command.add('--count', type=int, default=3, help=count)
+    command.add('--count', type=at_least(1), default=3, help=count)
     options = command.parse()
     check_positive_int('--count', options.count)
     backbone = command.backbone()

@@ -7,6 +7,7 @@ Writes ``grids_<part>.png`` and ``.npz`` for every position embedding of the bac
 
 import argparse
 
+from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import POSITION, Command, run
 from mmlape.research import analysis
 
@@ -27,9 +28,12 @@ def main() -> None:
     command = Command(__doc__, part=POSITION, prefix=True)
     grids = 'e.g. 14x14 14x28; default: half, the same and twice the grid of each embedding'
     command.add('--grids', type=grid, nargs='+', help=grids)
-    command.add('--channels', type=int, nargs='+', help='default: 4, evenly spaced')
+    command.add('--channels', type=at_least(0), nargs='+', help='default: 4, evenly spaced')
     command.add(
-        '--table', type=int, default=0, help='layer, if each has its own embedding (default 0)'
+        '--table',
+        type=at_least(0),
+        default=0,
+        help='layer, if each has its own embedding (default 0)',
     )
     options = command.parse()
     for stage in analysis.position_stages(command.backbone(), options.part):

@@ -12,13 +12,16 @@ See `mmlape docs weights`.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmlape import __version__
 from mmlape.checkpoints.formats import FORMATS
-from mmlape.cli.arguments import CONFIG, RATE, ConfigOptions, Parser, at_least
+from mmlape.checks import check_target, existing_checkpoint
+from mmlape.cli import usage
+from mmlape.cli.arguments import CONFIG, NEW_FILE, RATE, SEED, ConfigOptions, Parser, at_least
 from mmlape.cli.pictures import overridden_config, run
 from mmlape.shipped import find_config
 
@@ -39,7 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         'weights', help='file, folder with one, http(s) address, or name of a timm model'
     )
-    parser.add_argument('out', type=Path, help='file to write: .pth or .safetensors')
+    parser.add_argument('out', type=NEW_FILE, help='file to write: .pth or .safetensors')
     parser.add_argument(
         '--config',
         type=CONFIG,
@@ -70,12 +73,18 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument('--force', action='store_true', help='overwrite OUT if it exists')
     parser.add_argument(
-        '--seed', type=int, default=0, help='seed of entries that stay fresh (default 0)'
+        '--seed', type=SEED, default=0, help='seed of entries that stay fresh (default 0)'
     )
     parser.add_argument(
         '--cfg-options', nargs='+', action=ConfigOptions, help='override the config, key=value'
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    with usage():
+        options.out = check_target(options.out, options.force)
+        options.config = find_config(options.config)
+        if options.source != 'timm' or Path(options.weights).suffix in FILES:
+            existing_checkpoint(os.path.expanduser(options.weights))
+    return options
 
 
 def build(config: Config) -> nn.Module:
@@ -139,10 +148,8 @@ def main() -> None:
         is_whole_model,
         tensors_of,
     )
-    from mmlape.checkpoints.files import check_target, write_checkpoint
+    from mmlape.checkpoints.files import write_checkpoint
 
-    check_target(options.out, options.force)
-    options.config = find_config(options.config)
     config = overridden_config(options)
     grid = tuple(options.source_grid) if options.source_grid else None
     weights = Pretrained(

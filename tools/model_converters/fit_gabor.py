@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmlape.cli.arguments import CHECKPOINT, NEW_FOLDER, Parser, at_least
+from mmlape.cli.arguments import CHECKPOINT, NEW_CHECKPOINT, NEW_FOLDER, Parser, at_least
 from mmlape.cli.pictures import run
 from mmlape.research import analysis
 from mmlape.research.analysis import VARIANTS
@@ -25,7 +25,7 @@ def parse_arguments():
     parser.add_argument(
         'checkpoint', type=CHECKPOINT, help='of a whole model or a backbone: ours, timm or DeiT'
     )
-    parser.add_argument('out', type=Path, help='checkpoint to write')
+    parser.add_argument('out', type=NEW_CHECKPOINT, help='checkpoint to write')
     parser.add_argument('--key', help='name of one table; default: every pos_embed there is')
     parser.add_argument(
         '--grid',
@@ -83,12 +83,11 @@ def report(folder: Path, name: str, maps, fit, kinds) -> None:
 def main() -> None:
     options = parse_arguments()
     from mmlape.checkpoints.conversion import tensors_of
-    from mmlape.checkpoints.files import check_target, write_checkpoint
+    from mmlape.checkpoints.files import write_checkpoint
     from mmlape.checkpoints.matching import find_tables, replace_table, table_grid
     from mmlape.checkpoints.reading import read_checkpoint
     from mmlape.research.analysis.gabor import MIN_SIDE
 
-    check_target(options.out)
     state = tensors_of(read_checkpoint(options.checkpoint))
     tables = find_tables(state)
     if options.key is not None:

@@ -52,8 +52,8 @@ class FitOptions:
     def __post_init__(self) -> None:
         for name in ('epochs', 'batch'):
             check_positive_int(f'--{name}', getattr(self, name))
-        for name in ('workers', 'seed'):
-            check_positive_int(f'--{name}', getattr(self, name), minimum=0)
+        check_positive_int('--workers', self.workers, minimum=0)
+        check_positive_int('--seed', self.seed, minimum=0, maximum=2**32 - 1)
         if self.size is not None:
             check_positive_int('--size', self.size, minimum=32)
         for name in ('patience', 'lora', 'views'):
@@ -66,5 +66,3 @@ class FitOptions:
         if self.lr is not None:
             check_number('--lr', self.lr, above=0)
         check_option('--augment', self.augment, AUGMENTATIONS)
-        if self.seed >= 2**32:
-            raise ValueError(f'--seed must be below 2^32, got {self.seed}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mmlape.checks import existing_checkpoint
 from mmlape.shipped import PACKAGE
 
 MODELS = PACKAGE / 'models'  # those that come with the package: weights, and facts as JSON
@@ -32,7 +33,9 @@ def existing_model(text: str) -> str:
             if any(any(folder.glob(files)) for files in ('*.pth', '*.safetensors')):
                 return str(folder)
         raise ValueError(f'{text!r} has no complete checkpoint')
-    if path.exists() or text in with_package() or is_on_hub(text):
+    if path.exists():
+        return existing_checkpoint(text)
+    if text in with_package() or is_on_hub(text):
         return text
     raise ValueError(
         f'there is no checkpoint {text!r}; by name there are: {", ".join(with_package())}'

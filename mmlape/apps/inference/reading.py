@@ -12,6 +12,7 @@ from pathlib import Path
 
 # Of images that are looked for in folders, in lower case: what OpenCV and Pillow both read, and arrays.
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm', '.npy')
+VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 MOST_TEXT = 2**28  # bytes of a text: lists, label files, YAML, XML; far above any real one
 # Bytes of a file's name: 255 without the number of a frame, a suffix, and what atomic writes append.
 _MOST_IN_NAME = 220

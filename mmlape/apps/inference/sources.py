@@ -15,10 +15,9 @@ import mmcv
 import numpy as np
 from mmengine.logging import print_log
 
-from .reading import IMAGES, below, check_regular, count_of_macos, short, short_name, shown
+from .reading import IMAGES, VIDEOS, below, check_regular, count_of_macos, short, short_name, shown
 from .results import read_image
 
-VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm')
 _LONGEST = 2**16  # characters of a line of the standard input; a path has at most 4096 bytes
 
 

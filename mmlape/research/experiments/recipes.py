@@ -6,14 +6,14 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mmengine.config import Config
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
-from mmlape.apps.fit import FitOptions, OwnData, config_text, find_data, find_model
-from mmlape.config_text import read_config_text
+    from mmlape.apps.fit import OwnData
 
-from .small_images import FolderData, classifier_config, find_images
+    from .small_images import FolderData
 
 Changes = Mapping[str, Any]  # new values of a config by their dotted paths
 
@@ -132,6 +132,12 @@ def run_config(
     Raises:
         ValueError: If the folder does not hold these data.
     """
+    # Not above: `mmlape experiment` checks its options by the plan.
+    from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
+    from mmlape.config_text import read_config_text
+
+    from .small_images import classifier_config, find_images
+
     data_set, chosen = DATA[experiment.data], experiment.variants[variant]
     recipe = chosen.recipe or experiment.recipe
     data: OwnData | FolderData

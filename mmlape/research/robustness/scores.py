@@ -7,14 +7,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mmengine.config import Config
 
 from mmlape.atomic import atomic_write, sha256_of
 
 from . import CORRUPTIONS, SEVERITIES
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 CLEAN, RENDITIONS = 'clean', 'imagenet-r'
 # Default metric of a table: the first of these that was measured; all are better when larger.
