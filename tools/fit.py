@@ -227,7 +227,7 @@ def report(options, data, best):
         print(f'  {name:<32} {value:g}')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
-    print(f'predict: mmlape predict {work_dir} IMAGES')
+    print(f'predict: {cli.command_line("predict", [str(work_dir), "IMAGES"])}')
 
 
 def main():
@@ -241,7 +241,8 @@ def main():
         data = read(options)
     cfg = prepare(options, data)
     parts = f'{data.train.count} + {data.val.count if data.val else 0} images'
-    print(f'{data.format}, {parts}, {len(data.classes)} classes: {", ".join(data.classes)}')
+    classes = f'{len(data.classes)} class{"es" * (len(data.classes) != 1)}'
+    print(f'{data.format}, {parts}, {classes}: {", ".join(data.classes)}')
     for note in data.notes:
         print(f'note: {note}')
     print(f'config: {options.out}/fit.py (for other tools: {options.out}/resolved.py)', flush=True)

@@ -65,6 +65,7 @@ def test(cfg, metric):
         with cli.stop_with_message():
             runner = cli.make_runner(cfg)
         cli.optimize_on_cpu(runner)
+        cli.show_scores(runner)
         if metric is not None:
             cli.add_metric(runner, metric)
         with cli.stop_with_message(mmlape.training.DataError):

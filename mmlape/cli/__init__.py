@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             'keep_predictions', 'log_to', 'merge_overrides', 'show_predictions', 'use_tta',
         ),
         'errors': ('weights_only',),
-        'progress': ('show_progress',),
+        'progress': ('show_progress', 'show_scores'),
         'program': ('command_line', 'continue_with', 'run_program', 'stop_with_message', 'usage', 'wrong_usage'),
         '.training.processes': (
             'all_see', 'build_runner', 'joined', 'lock_work_dir', 'log_notes', 'main_process_says',

@@ -37,7 +37,7 @@ _PRINTED = re.compile(
             # pycocotools, of each annotation file and evaluation
             'loading annotations into memory', 'creating index', 'index created!',
             'Loading and preparing results', r'D(one|ONE) \(t=', 'Running per image evaluation',
-            'Evaluate annotation type', 'Accumulating evaluation results',
+            'Evaluate annotation type', 'Accumulating evaluation results', r'^ Average (Precision|Recall) ',
         )
     )
 )  # fmt: skip
@@ -98,7 +98,7 @@ def framed() -> Iterator[None]:
     if in_main and handler is signal.default_int_handler:  # ignored in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(_Screen, streams)  # doctor turns one into the other
+    sys.stdout, sys.stderr = map(Screen, streams)  # doctor turns one into the other
     try:
         with warnings.catch_warnings():
             for beginning in _WARNINGS:
@@ -194,7 +194,7 @@ def _to_log_files(error: BaseException) -> None:
                 handler.handle(logger.makeRecord('mmlape', logging.ERROR, '', 0, '', (), what))
 
 
-class _Screen:
+class Screen:
     """A standard stream without the lines of ``_PRINTED``.
 
     It escapes what the terminal's encoding lacks, such as class names, and ends the program when its reader has gone.

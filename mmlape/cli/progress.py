@@ -1,8 +1,9 @@
-"""The time that a training will take, and its progress bar."""
+"""Lines of a run on the screen: the time that a training will take, its progress bar, and what validations found."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,21 @@ from mmengine.runner import Runner
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
+from mmlape.apps.report import for_people
+
+from .program import Screen
+
 # Models of `mmlape fit` that a CPU trains in minutes, by the scope of a config; others have more parameters.
 _SMALL = {'mmdet': 'micro-adapter', 'mmseg': 'micro-segmenter'}
 _SMALL_PARAMETERS = 5e6
 _LONG = 1800  # seconds
 # The beginnings of log lines that the bar replaces.
-_STEPS = ('Epoch(train)', 'Iter(train)', 'Exp name')
+_STEPS = ('Epoch(train)', 'Iter(train)')
+# Those of lines that stay in the log file: what they say is said by :class:`ScoresHook`, or is of no use to a person.
+_UPSTREAM = re.compile(
+    r'(Epoch|Iter)\((val|test)\)|Evaluating \w+\.\.\.|\w+_mAP_copypaste|\n\+[-+]+\n\| category |Exp name|'
+    'Saving checkpoint at|The best checkpoint with'
+)
 
 
 class TimeHook(Hook):
@@ -59,7 +69,7 @@ def described(runner: Runner, steps: int, images: int, seconds: float) -> str:
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else get_device()
     device = f'{count} x {device}' if count > 1 else device
     batch = f' of {images * count} image{"s" * (images * count > 1)}' if images else ''
-    text = f'{device}, {steps:,} steps{batch} left: about {duration(seconds)}, without validations'
+    text = f'{device}, {steps:,} step{"s" * (steps != 1)}{batch} left: about {duration(seconds)}, without validations'
     small = _SMALL.get(runner.cfg.get('default_scope'))
     size = sum(parameter.numel() for parameter in runner.model.parameters())
     if on_cpu and small and seconds > _LONG and size > _SMALL_PARAMETERS:
@@ -78,6 +88,40 @@ def duration(seconds: float) -> str:
 def _images(batch: Any) -> int:
     inputs = batch.get('inputs') if isinstance(batch, dict) else None
     return len(inputs) if isinstance(inputs, (Sequence, torch.Tensor)) else 0
+
+
+class ScoresHook(Hook):
+    """Log what validations and tests have measured by the names that people use."""
+
+    priority = 'LOW'  # before PictureHook
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Log one line."""
+        found = ', '.join(f'{name} {value:.4g}' for name, value in _measured(runner, 'val').items())
+        done = f'epoch {runner.epoch}' if runner.epoch else f'step {runner.iter}'
+        runner.logger.info(f'validation after {done}: {found or "nothing was measured"}')
+
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Log a line for each metric."""
+        lines = [f'  {name:<32} {value:.4g}' for name, value in _measured(runner, 'test').items()]
+        runner.logger.info('\n'.join(['measured:', *lines]))
+
+
+def _measured(runner: Runner, mode: str) -> dict[str, float]:
+    found, _ = runner.log_processor.get_log_after_epoch(runner, 1, mode)
+    return for_people({name.removeprefix(f'{mode}/'): value for name, value in found.items()})
+
+
+def _on_screen(runner: Runner) -> list[logging.StreamHandler]:
+    handlers = [each for each in runner.logger.handlers if isinstance(each, logging.StreamHandler)]
+    return [each for each in handlers if not isinstance(each, logging.FileHandler)]
+
+
+def show_scores(runner: Runner) -> None:
+    """Show what is measured by :class:`ScoresHook`; upstream's lines of it go to the log file."""
+    runner.register_hook(ScoresHook())
+    for handler in _on_screen(runner):
+        handler.addFilter(lambda record: not _UPSTREAM.match(str(record.msg)))
 
 
 class BarHook(Hook):
@@ -108,6 +152,7 @@ def show_progress(runner: Runner, bar: bool) -> Iterator[None]:
     """Log the time of the training that is run meanwhile and, with ``bar`` on a terminal, show a progress bar instead
     of the log lines of steps."""
     runner.register_hook(TimeHook())
+    show_scores(runner)
     if not (bar and sys.stdout.isatty() and is_main_process()):
         yield
         return
@@ -115,8 +160,14 @@ def show_progress(runner: Runner, bar: bool) -> Iterator[None]:
     console = Console()  # what the shared one knows of the terminal may be old
     with Progress(*columns, TimeRemainingColumn(), transient=True, console=console) as progress:
         runner.register_hook(BarHook(progress))
-        for handler in runner.logger.handlers:
-            if not isinstance(handler, logging.FileHandler):
-                handler.setStream(sys.stdout)  # rich prints above the bar
-                handler.addFilter(lambda record: not str(record.msg).startswith(_STEPS))
-        yield
+        above = sys.stdout  # rich prints above the bar
+        sys.stdout = Screen(
+            above
+        )  # it joins lines, of which the one around the command would drop none
+        for handler in _on_screen(runner):
+            handler.setStream(sys.stdout)
+            handler.addFilter(lambda record: not str(record.msg).startswith(_STEPS))
+        try:
+            yield
+        finally:
+            sys.stdout = above

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from toy_training import toy_config
 
@@ -64,10 +65,15 @@ def test_a_bar_on_a_terminal_replaces_lines_of_steps(terminal, tmp_path, monkeyp
     cfg = toy_config(tmp_path, log_level='INFO')
     cfg.default_hooks.logger = dict(type='LoggerHook', interval=1)
     runner = Runner.from_cfg(cfg)
+    hook = Hook()
+    hook.before_val = lambda _: print('index created!\nLoading it')  # one is pycocotools'
+    hook.before_val_epoch = lambda _: print('index created!')
+    runner.register_hook(hook)
     with show_progress(runner, bar=True):
         runner.train()
     text = screen.getvalue()
     assert ('step 12 of 12' in text) == terminal and ('Epoch(train)' in text) != terminal
-    assert 'Epoch(val)' in text
+    assert re.search(r'validation after step \d+: mIoU -?\d', text) and 'Epoch(val)' not in text
+    assert text.count('index created!') == text.count('Loading it') * (1 if terminal else 2) > 0
     (log,) = tmp_path.glob('*/*.log')
-    assert 'Epoch(train)' in log.read_text()
+    assert 'Epoch(train)' in log.read_text() and 'Epoch(val)' in log.read_text()

@@ -27,7 +27,7 @@ def image(tmp_path):
     return tmp_path / 'data/deep/a.png'
 
 
-def picture_of(sample, image, folder, steps=(), **options):
+def picture_of(sample, image, folder, steps=(), stored=None, **options):
     transforms = [type(name, (), {})() for name in steps]
     pipeline = SimpleNamespace(transforms=transforms)
     prefix = dict(img_path=str(image.parents[1]))
@@ -37,6 +37,8 @@ def picture_of(sample, image, folder, steps=(), **options):
     shown = []
     sample.set_metainfo(dict(img_path=str(image), ori_shape=(90, 120), scale_factor=(2.0, 4.0)))
     hook = PictureHook(str(folder), **options)
+    runner.cfg = {}
+    hook.after_load_checkpoint(runner, dict(meta=dict(score_threshold=stored)))
     hook.after_test_iter(runner, 0, outputs=[sample])
     assert len(shown) == hook.show and all(given[1:] == ('deep/a', 2) for given in shown)
     return read_image(folder / 'deep/a.jpg')
@@ -71,6 +73,10 @@ def test_boxes_and_masks_beside_the_truth(scaled, image, tmp_path):
     assert same(drawn, side_by_side(truth, found))
     del sample.gt_instances
     assert same(picture_of(sample, image, tmp_path / 'out', steps), draw(found))
+    options = dict(steps=steps, stored=0.1)
+    low = picture_of(sample, image, tmp_path / 'low', **options)  # with the box of score 0.2
+    assert abs(low[:12, :12].astype(int) - draw(found)[:12, :12]).mean() > 20
+    assert same(picture_of(sample, image, tmp_path / 'high', score=0.3, **options), draw(found))
 
 
 def test_label_maps_and_panoptic_maps(image, tmp_path):

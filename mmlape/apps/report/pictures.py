@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmengine.dist import master_only
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmlape.apps.inference.drawing import draw, side_by_side
 from mmlape.apps.inference.results import Result, read_picture, write_picture
 from mmlape.apps.inference.samples import prediction_of, truth_is_scaled, truth_of
+from mmlape.apps.inference.score import SCORE, best_score
 from mmlape.checks import check_number, check_rate, check_type
 from mmlape.registry import HOOKS
 
@@ -27,7 +29,8 @@ class PictureHook(Hook):
             None: no files.
         show: Show them on the screen. Default False.
         wait_time: Seconds per picture on the screen. Default 2.
-        score: Minimum score of a box. Default 0.3.
+        score: Minimum score of a box. Default None: that of the best F1, if the training has stored it in the
+            checkpoint, else 0.3.
     """
 
     priority = 'VERY_LOW'
@@ -37,13 +40,20 @@ class PictureHook(Hook):
         out_dir: str | None = None,
         show: bool = False,
         wait_time: float = 2,
-        score: float = 0.3,
+        score: float | None = None,
     ) -> None:
         check_type('out_dir', out_dir, str | None)
         check_type('show', show, bool)
         self.out_dir, self.show = out_dir, show
         self.wait_time = check_number('wait_time', wait_time, minimum=0)
-        self.score = check_rate('score', score, with_one=True)
+        self.score = None if score is None else check_rate('score', score, with_one=True)
+        self._least = SCORE if self.score is None else self.score
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Take the score that is stored with the weights."""
+        stored = best_score(checkpoint, str(runner.cfg.get('load_from')))
+        if self.score is None and stored is not None:
+            self._least = stored
 
     def after_test_iter(
         self,
@@ -62,11 +72,20 @@ class PictureHook(Hook):
             if self.show:
                 runner.visualizer.show(picture[..., ::-1], name, self.wait_time)
 
+    @master_only
+    def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Say where the pictures are."""
+        if self.out_dir is not None:
+            boxes = f', boxes from score {self._least:g}' * (
+                runner.cfg.get('default_scope') == 'mmdet'
+            )
+            runner.logger.info(f'pictures{boxes}: {self.out_dir}')
+
     def _picture(self, sample: Any, dataset: Any) -> Any:
         meta = dataset.metainfo
         blank = Result(read_picture(sample.img_path), sample.img_path, meta['classes'])
         blank.palette = meta.get('palette')
-        found = replace(blank, **prediction_of(sample, blank.classes, self.score))
+        found = replace(blank, **prediction_of(sample, blank.classes, self._least))
         truth = truth_of(sample, sample.scale_factor if truth_is_scaled(dataset) else None)
         return draw(found) if truth is None else side_by_side(replace(blank, **truth), found)
 
