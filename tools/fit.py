@@ -227,7 +227,7 @@ def report(options, data, best):
         print(f'  {name:<32} {value:g}')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
-    print(f'predict: {cli.command_line("predict", [str(work_dir), "IMAGES"])}')
+    print(f'predict: {cli.command_line("predict", [str(work_dir), "IMAGES"])[1:-1]}')
 
 
 def main():
@@ -246,6 +246,7 @@ def main():
     for note in data.notes:
         print(f'note: {note}')
     print(f'config: {options.out}/fit.py (for other tools: {options.out}/resolved.py)', flush=True)
+    cli.continue_with(cli.command_line('train', [str(options.out / 'fit.py'), '--resume']))
     if options.dry_run:
         draw_data(options, cfg)
         return 0

@@ -9,6 +9,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 """
 
 import argparse
+import os
 import sys
 
 import mmlape
@@ -80,9 +81,9 @@ def train(cfg, resume, bar=False):
             runner.train()
 
 
-def continuation(options, cfg):
+def continuation(options):
     """How to continue this training after Ctrl-C."""
-    if cfg.launcher != 'none':
+    if options.launcher not in (None, 'none') or 'RANK' in os.environ:
         return 'the same command with --resume'
     ours = ['--bar', '--resume', f'--resume={options.resume}']
     ours += [options.resume] if options.resume else []
@@ -94,9 +95,9 @@ def main():
     options = parse_arguments()
     launch(options, 'train')
     set_wait_policy()
+    cli.continue_with(continuation(options))
     with cli.stop_with_message():
         cfg = prepare(options)
-    cli.continue_with(continuation(options, cfg))
     with cli.joined(cfg):
         train(cfg, options.resume, options.bar)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from .program import STOPPED
 
-_GRACE = 5  # seconds
+_GRACE = 15  # seconds: Python takes some to end
 _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 
 

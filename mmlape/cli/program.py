@@ -6,6 +6,7 @@ Exit status: 0, 1 for a failure or a bad answer (``doctor``, ``export``), 2 for 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -120,6 +121,9 @@ def framed() -> Iterator[None]:
         (sys.stdout, sys.stderr), _State.active = streams, False
         if in_main and _State.interrupted is None:
             signal.signal(signal.SIGINT, handler)
+        if in_main and handler is signal.default_int_handler:
+            # Python takes seconds to end, and would write a traceback for each module that Ctrl-C meets.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -31,8 +31,11 @@ _STEPS = ('Epoch(train)', 'Iter(train)')
 # Those of lines that stay in the log file: what they say is said by :class:`ScoresHook`, or is of no use to a person.
 _UPSTREAM = re.compile(
     r'(Epoch|Iter)\((val|test)\)|Evaluating \w+\.\.\.|\w+_mAP_copypaste|\n\+[-+]+\n\| category |Exp name|'
-    'Saving checkpoint at|The best checkpoint with'
+    'Saving checkpoint at|The (previous )?best checkpoint '
 )
+_OF_CLASSES = re.compile(
+    r'per class results:|\n\+[-+]+\n\| +Class '
+)  # MMSegmentation's, which report.html has
 
 
 class TimeHook(Hook):
@@ -117,11 +120,14 @@ def _on_screen(runner: Runner) -> list[logging.StreamHandler]:
     return [each for each in handlers if not isinstance(each, logging.FileHandler)]
 
 
-def show_scores(runner: Runner) -> None:
-    """Show what is measured by :class:`ScoresHook`; upstream's lines of it go to the log file."""
+def show_scores(runner: Runner, classes: bool = True) -> None:
+    """Show what is measured by :class:`ScoresHook`; upstream's lines of it go to the log file, those of ``classes`` only
+    if they are not wanted."""
     runner.register_hook(ScoresHook())
     for handler in _on_screen(runner):
         handler.addFilter(lambda record: not _UPSTREAM.match(str(record.msg)))
+        if not classes:
+            handler.addFilter(lambda record: not _OF_CLASSES.match(str(record.msg)))
 
 
 class BarHook(Hook):
@@ -152,7 +158,7 @@ def show_progress(runner: Runner, bar: bool) -> Iterator[None]:
     """Log the time of the training that is run meanwhile and, with ``bar`` on a terminal, show a progress bar instead
     of the log lines of steps."""
     runner.register_hook(TimeHook())
-    show_scores(runner)
+    show_scores(runner, classes=False)
     if not (bar and sys.stdout.isatty() and is_main_process()):
         yield
         return

@@ -391,7 +391,7 @@ def _check_labels(
     record = report.refuse if len(blank) == len(sample) else report.note
     record(blank, 'label maps hold nothing but the ignored label')
     absent = [name for index, name in enumerate(classes) if index not in seen]
-    report.note(absent, 'classes are in none of the decoded label maps')
+    report.note(absent, 'of the classes in none of the decoded label maps')
     return decoded
 
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -72,6 +73,17 @@ def test_ctrl_c_says_how_to_continue_also_where_it_ends_as_another_error():
     done = output_of(SIGNALS)
     assert done.returncode == 130 and not done.stdout
     assert done.stderr == "Stopped. Continue: `mmlape train 'a b'`\n"
+
+
+def test_ctrl_c_while_python_ends_is_silent():
+    """The handlers of other packages, which were registered before, run last."""
+    end = 'import atexit\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n'
+    done = output_of(
+        SIGNALS.replace('def main', f'{end}def main').replace(
+            'run_program(main)', 'run_program(print)'
+        )
+    )
+    assert done.returncode == -signal.SIGINT and not done.stderr
 
 
 def test_known_noise_is_not_shown_and_all_else_is(capsys):

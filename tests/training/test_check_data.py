@@ -502,7 +502,7 @@ class TestLabelMaps:
         names = dict(classes=(*CLASSES, 'moon'))
         error, log = self.check(caplog, metainfo=names)
         assert error is None, error
-        assert "1 classes are in none of the decoded label maps: 'moon'" in log
+        assert "1 of the classes in none of the decoded label maps: 'moon'" in log
         assert "1 label maps hold nothing but the ignored label: '2.png'" in log
         error, _ = self.check(caplog, dict(decode_head=dict(num_classes=150)))
         assert 'model.decode_head.num_classes is 150, but there are 3 class names' in error
