@@ -83,6 +83,8 @@ def test_pyramids_with_coarser_keys(name, position):
     model = PYRAMIDS[name](attention_position=ATTENTION_POSITIONS[position])
     changed = train_one_step(model, (70, 33))
     own = {n for n, p in model.named_parameters() if 'attn.position.' in n and p.numel()}
+    # Stage 4 has one cell: its bias adds a constant to all scores, whose gradient is rounding errors.
+    own -= {'block4.0.attn.position.pe_norm.bias'}
     assert bool(own) == ('rotary' not in position) and own <= changed
     model.eval()
     with torch.no_grad():
