@@ -53,7 +53,7 @@ PACKAGES = (
 )  # fmt: skip
 OTHERS = ('torchvision', 'timm', 'numpy', 'safetensors')  # any version that pip installs works
 TORCH = '2.5'  # the first with public hooks for state dicts
-TORCH_END = '2.14'  # needs C++20, and mmcv's setup.py compiles C++17
+TORCH_END = '2.16'  # the first that is untested
 TORCH_INSTALL = f"pip install 'torch>={TORCH},<{TORCH_END}' torchvision"
 INSTALL = "`pip install 'mmlape[onedl]'`"
 HELP = 'see `mmlape docs install`, or use `make env` in a clone'
@@ -164,10 +164,13 @@ def compile_advice(families: set[str]) -> str:
     """The commands that compile the operators of the installed mmcv."""
     mmcv = next(each for each in PACKAGES if each.module == 'mmcv')
     name, version = mmcv.original if families == {'original'} else mmcv.onedl
-    # pip's cache holds the wheel without operators.
+    folder = f'{name.replace("-", "_")}-{version}'
+    # mmcv's setup.py compiles C++17; without that, torch adds what its headers need: since 2.14, C++20.
     return (
-        f"`pip install 'setuptools>=77,<81' wheel ninja psutil 'torch<{TORCH_END}'`, then `MMCV_WITH_OPS=1 pip install "
-        f'--no-build-isolation --no-cache-dir --no-deps --force-reinstall {name}=={version}`'
+        "`pip install 'setuptools>=77,<81' wheel ninja psutil`, then "
+        f'`pip download --no-deps --no-build-isolation --no-binary :all: {name}=={version}`, '
+        f"""`tar xf {folder}.tar.gz`, `sed -i "s/'-std=c++17'//" {folder}/setup.py` and """
+        f'`MMCV_WITH_OPS=1 pip install --no-build-isolation --no-deps --force-reinstall ./{folder}`'
     )
 
 

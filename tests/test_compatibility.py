@@ -1,5 +1,7 @@
 """`mmlape.registry` on top of missing, old, new and half-built OpenMMLab packages."""
 
+import re
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -79,6 +81,16 @@ def test_torchs_version_by_its_metadata(version, accepted, tmp_path, monkeypatch
     else:
         with pytest.raises(ImportError, match=rf'torch >= 2\.5, but {version} is installed'):
             compatibility.check_torch()
+
+
+def test_the_commands_that_compile_leave_the_standard_to_torch(tmp_path):
+    """mmcv's setup.py asks for C++17; torch 2.14 and later need C++20."""
+    for families, folder in (({'original'}, 'mmcv-2.1.0'), (set(), 'onedl_mmcv-2.3.6')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 'setup.py').write_text("cxx = ['-Wall', '-std=c++17']")
+        (command,) = re.findall('`(sed .*?)`', compatibility.compile_advice(families))
+        subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+        assert (tmp_path / folder / 'setup.py').read_text() == "cxx = ['-Wall', ]"
 
 
 def test_the_lowest_torch_is_that_of_pip():
