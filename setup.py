@@ -44,8 +44,8 @@ def version() -> str:
     return re.search(r"__version__ = '(.+)'", read('mmlape/version.py')).group(1)
 
 
-# Of both families, with what the demo's data are made of. mmcv's setup.py compiles C++17; torch 2.14 needs C++20.
-COMMON = ['torch>=2.5,<2.14', 'torchvision', 'timm>=1.0.3', 'scikit-learn']
+# Of both families, with what the demo's data are made of. torch is tested up to 2.15.
+COMMON = ['torch>=2.5,<2.16', 'torchvision', 'timm>=1.0.3', 'scikit-learn']
 EXTRAS = {
     'onedl': [
         *COMMON,
@@ -112,6 +112,8 @@ setup(
         'Programming Language :: Python :: 3.10',
         'Programming Language :: Python :: 3.11',
         'Programming Language :: Python :: 3.12',
+        'Programming Language :: Python :: 3.13',
+        'Programming Language :: Python :: 3.14',
         'Topic :: Scientific/Engineering :: Image Recognition',
     ],
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmlape'
+PYTHONS = (3, 10), (3, 14)  # the oldest and the newest, as in the Makefile
 CONSTRAINTS = {'onedl': 'constraints.txt', 'openmmlab': 'constraints-openmmlab.txt'}
 # Two families of the same packages. They and imaug are installed without dependencies: some would need libGL.
 STACKS = {
@@ -34,7 +35,8 @@ PIP_TO_UV = {
 PROBE = """import json, os, platform, sys, torch; from importlib.metadata import version
 from sysconfig import get_path, get_platform; from torch.utils.cpp_extension import CUDA_HOME
 gpus = {'%d.%d' % torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-print(json.dumps([get_path('include'), get_path('purelib'), CUDA_HOME or '/',
+standard = 20 if torch.__version__ >= (2, 14) else 17  # of C++, for torch's headers
+print(json.dumps([standard, get_path('include'), get_path('purelib'), CUDA_HOME or '/',
 os.environ.get('TORCH_CUDA_ARCH_LIST') or ';'.join(sorted(gpus)),
 sys.implementation.cache_tag, get_platform(), ''.join(platform.libc_ver()), 'torch' + version('torch')]))"""
 # Declarations at the start of a line in mmcv's sources: functions (macros are in capitals), types and aliases.
@@ -52,14 +54,14 @@ def output(error: str, *command: object, **options: object) -> str:
     return result.stdout
 
 
-def read_lines(file: str) -> list[str]:
+def read_lines(file: str) -> list:
     """The lines of a requirements file, and of one that it includes, without comments."""
     text = (ROOT / file).read_text(encoding='utf-8')
     included = [line for other in re.findall(r'(?m)^-c (.*)', text) for line in read_lines(other)]
     return included + [line.strip() for line in re.findall(r'(?m)^\w[^#\n]*', text)]
 
 
-def without(lines: list[str], names: object) -> list[str]:
+def without(lines: list, names: object) -> list:
     return [line for line in lines if re.match(r'[\w.-]+', line)[0] not in names]
 
 
@@ -84,14 +86,16 @@ def uv_variables(listing: str, environment: dict) -> dict:
 class Setup:
     """One environment. Its ``state`` says whether make env created it, for which stack and from what."""
 
-    def __init__(self, venv: Path, stack: str, ops: str, explicit: str):
+    def __init__(self, venv: Path, stack: str, ops: str):
         self.venv, self.ops = Path(os.path.abspath(venv)), ops
         self.python, self.uv = self.venv / 'bin' / 'python', self.venv / 'bin' / 'uv'
         self.folder, self.state = self.venv / '.mmlape', {'ours': True, 'stack': stack}
         content = {*os.listdir(venv)} if venv.is_dir() else {}
         version = f'python3.{sys.version_info[1]}'
-        if explicit and self.python.is_file() and not (venv / 'lib' / version).is_dir():
-            sys.exit(f'error: {venv} has another Python than {explicit}: give another VENV=path')
+        if 'bin' in content and not (venv / 'lib' / version).is_dir():
+            sys.exit(
+                f'error: {venv} does not hold {version}: give another VENV=path, or make clean-env'
+            )
         if '.mmlape' in content:
             self.state = json.loads((self.folder / 'state.json').read_text(encoding='utf-8'))
         elif content:
@@ -144,8 +148,9 @@ class Setup:
             command = [self.uv, 'pip', 'list', '-q', '--python', self.python, '--format=freeze']
             found = without(output('uv does not run', *command).splitlines(), BUILD_TOOLS)
             self.kept = {line.split('==')[0]: line.split('+')[0] for line in found}
-            tested = {name: self.pins[name] for name in ('torch', *BUILD_TOOLS)}
-            lines = (tested | self.kept).values()
+            changeable = without([*self.pins], ['torch', *BUILD_TOOLS])
+            tested = without(self.constraints, [*changeable, *self.kept])
+            lines = [*tested, *self.kept.values()]
         if any(name.startswith('opencv-') for name in self.kept):
             left_out.append('opencv-python-headless')
         file = self.folder / 'constraints.txt'
@@ -160,7 +165,9 @@ class Setup:
 
     def install_mmcv(self) -> None:
         """mmcv with compiled operators or, without a compiler, with the stand-in. A user's own stays."""
-        include, site, home, archs, *key = json.loads(output('no torch', self.python, '-c', PROBE))
+        standard, include, site, home, archs, *key = json.loads(
+            output('no torch', self.python, '-c', PROBE)
+        )
         stand_in = Path(site, 'mmcv', '_ext.py')
         if self.kept.keys() & {'mmcv', 'onedl-mmcv'} and not stand_in.is_file():
             return
@@ -176,11 +183,13 @@ class Setup:
         wheel = next(folder.glob('*.whl'), None)
         reason = 'OPS=torchvision' if self.ops else ''
         if not wheel and not reason:
-            command = f'{os.environ.get("CXX", "c++")} -std=c++17 -fsyntax-only -I{include} -xc++ -'
+            compiler = f'{os.environ.get("CXX", "c++")} -std=c++{standard}'
+            command = f'{compiler} -fsyntax-only -I{include} -xc++ -'
             code = '#include <vector>\n#include <Python.h>\n'
             test = subprocess.run(command, shell=True, input=code, capture_output=True, text=True)
             if test.returncode:
-                reason = f'no C++17 compiler with Python.h: {(test.stderr.splitlines() or [""])[0]}'
+                reason = (test.stderr.splitlines() or [''])[0]
+                reason = f'no C++{standard} compiler with Python.h: {reason}'
         if reason and device != 'cpu':
             sys.exit(f'error: {reason}')
         if reason:
@@ -221,8 +230,9 @@ class Setup:
             # mmcv asks for nvcc where it sees a GPU. -g0 saves a third of the time. CFLAGS would replace Python's own.
             flags = f'-g0 {own.get("CPPFLAGS", "")}'
             own |= {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': '', 'CPPFLAGS': flags}
-        elif headers := sorted(self.venv.glob('lib/python*/site-packages/nvidia/*/include')):
+        else:
             # Headers of PyTorch's packages come after all others: a toolkit may be little more than nvcc.
+            headers = sorted(self.venv.glob('lib/python*/site-packages/nvidia/*/include'))
             given = [own['CPLUS_INCLUDE_PATH']] if 'CPLUS_INCLUDE_PATH' in own else []
             own['CPLUS_INCLUDE_PATH'] = os.pathsep.join([*given, *map(str, headers)])
         command = [*pip, 'wheel', '-v', *options, '--use-pep517', '-w', work, source]
@@ -281,11 +291,17 @@ def main() -> None:
     parser.add_argument('--venv', type=Path, required=True)
     parser.add_argument('--stack', choices=STACKS, default='onedl')
     parser.add_argument('--ops', choices=['torchvision'], default='')
-    parser.add_argument('--python', help='the interpreter that was asked for')
     options = parser.parse_args()
+    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        oldest, newest = ('.'.join(map(str, version)) for version in PYTHONS)
+        sys.exit(
+            f'error: mmlape needs Python {oldest} to {newest}, and {sys.executable} is '
+            f'{sys.version.split()[0]}: install one, with your system or `uv python install {newest}` '
+            f'(network), then make env PYTHON=python{newest}'
+        )
     start = time.monotonic()
     try:
-        setup = Setup(options.venv, options.stack, options.ops, options.python)
+        setup = Setup(options.venv, options.stack, options.ops)
         if setup.state.get('done') == setup.digest() and setup.python.is_file():
             return
         CACHE.mkdir(parents=True, exist_ok=True)
