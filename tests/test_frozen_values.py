@@ -14,6 +14,7 @@ import zlib
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
+from unittest import mock
 
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS / 'helpers')]  # run as a program, from any folder
@@ -93,6 +94,13 @@ def measured(build):
     return rows
 
 
+def trunc_normal(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0):
+    """Draw as torch did until 2.14: later versions redraw what is out of bounds."""
+    with torch.no_grad():
+        low, high = (math.erf((bound - mean) / std / 2**0.5) for bound in (a, b))
+        return tensor.uniform_(low, high).erfinv_().mul_(std * 2**0.5).add_(mean).clamp_(a, b)
+
+
 class SeedEachDraw(TorchDispatchMode):
     """What is drawn does not depend on earlier draws: a new parameter changes its own values alone."""
 
@@ -120,7 +128,7 @@ STARTS = _starts()
 def initial_values(name):
     """Mean and standard deviation of each entry of a part's state; of all layers together."""
     build, made = STARTS[name]
-    with SeedEachDraw():
+    with SeedEachDraw(), mock.patch('torch.nn.init.trunc_normal_', trunc_normal):
         model = build()
     part = next(each for each in model.modules() if type(each) is made)
     entries = defaultdict(list)

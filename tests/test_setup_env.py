@@ -207,7 +207,7 @@ def test_without_a_compiler_mmcv_has_the_stand_in_until_there_is_one(machine, ca
 
 def test_operators_for_a_gpu(machine, monkeypatch, capsys):
     machine.probe[4] = '8.0;9.0'
-    headers = machine.path / 'venv/lib/python3.11/site-packages/nvidia/cu13/include'
+    headers = machine.path / 'venv/lib' / LIBRARY / 'site-packages/nvidia/cu13/include'
     headers.mkdir(parents=True)
     (machine.path / 'venv' / 'pyvenv.cfg').write_text('')
     monkeypatch.setenv('CPLUS_INCLUDE_PATH', '/mine')

@@ -182,7 +182,8 @@ def test_a_text_without_room_is_moved():
     boxes = [[300, 100, 400, 200], [300, 0, 400, 80], [296, 90, 396, 190], [0, 0, 900, 400]]
     texts = ['0.90', '0.80', '0.70', '0.60']
     found = places(texts, boxes, classes=NUCLEI, scores=scores)
-    assert found == [(300, 85), (300, 0), (369, 75), (0, 0)]
+    beside = pytest.approx(369, abs=1)  # the width of a text depends on Pillow's layout engine
+    assert found == [(300, 85), (300, 0), (beside, 75), (0, 0)]
     areas = [(*place, place[0] + 27, place[1] + 15) for place in found]
     for k, (left, top, right, bottom) in enumerate(areas):
         for x1, y1, x2, y2 in areas[:k]:

@@ -87,7 +87,7 @@ def test_files_that_are_no_images(case, models, tmp_path):
 def test_names_that_no_file_can_have():
     for name, message in (
         ('x' * 5000, 'File name too long'),
-        ('a\0b', 'embedded null byte'),
+        ('a\0b', 'embedded null '),
         ('\ud800', 'codec'),
     ):
         with pytest.raises(ValueError, match=f'cannot be read: .*{message}') as caught:
