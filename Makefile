@@ -17,8 +17,9 @@ DEVICE ?= cuda
 VENV ?= $(if $(filter onedl,$(STACK)),.venv,.venv-$(STACK))
 PY := '$(abspath $(VENV))/bin/python'
 # The environment's own Python, else a tested one, else whatever python3 is, which setup_env refuses.
+NEWEST := $(if $(filter openmmlab,$(STACK)),12,14)
 FOUND := $(shell for p in $(PY) python3 python3.12 python3.13 python3.14 python3.11 python3.10; do \
-  "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null \
+  "$$p" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $(NEWEST)))' 2>/dev/null \
   && { echo "$$p"; break; }; done)
 INTERPRETER := $(or $(PYTHON),$(FOUND),python3)
 SPHINX = $(PY) -m sphinx -q -W --keep-going -c docs -d docs/_build/doctrees
@@ -37,7 +38,7 @@ help:  ## this list
 
 env:  ## set up the environment: seconds, or 2 to 5 minutes where mmcv was never compiled before
 	@command -v $(INTERPRETER) >/dev/null \
-	  || { echo 'error: there is no $(INTERPRETER): install Python 3.10 to 3.14, or give it: make env PYTHON=path' >&2; exit 1; }
+	  || { echo 'error: there is no $(INTERPRETER): install Python 3.10 to 3.$(NEWEST), or give it: make env PYTHON=path' >&2; exit 1; }
 	@$(INTERPRETER) tools/setup_env --venv '$(VENV)' --stack '$(STACK)' $(if $(OPS),--ops '$(OPS)')
 
 demo: env  ## train, evaluate and draw a LaPE detector and a LaPE segmenter on data made on the spot

@@ -230,28 +230,28 @@ def test_operators_for_a_gpu(machine, monkeypatch, capsys):
     assert 'nvcc' not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('version', [(3, 9, 2), (3, 15, 0)])
-def test_an_untested_python_is_refused_in_one_line(program, machine, monkeypatch, version):
+@pytest.mark.parametrize(
+    ('stack', 'version', 'newest'),
+    [('onedl', (3, 9, 2), 14), ('onedl', (3, 15, 0), 14), ('openmmlab', (3, 13, 1), 12)],
+)
+def test_an_untested_python_is_refused(program, machine, monkeypatch, stack, version, newest):
     release = '.'.join(map(str, version))
     found = SimpleNamespace(version_info=version, version=release, executable='p', exit=sys.exit)
     monkeypatch.setattr(program, 'sys', found)
-    expected = (
-        'needs Python 3.10 to 3.14, and p is {}: .*`uv python install 3.14`.* PYTHON=python3.14'
-    )
-    assert re.search(expected.format(release), machine.error_line('new'))
+    expected = f'needs Python 3.10 to 3.{newest}, and p is {release}: .* PYTHON=python3.{newest}'
+    assert re.search(expected, machine.error_line('new', '--stack', stack))
     assert not (machine.path / 'new').exists()
 
 
 def test_every_file_names_the_same_pythons(program):
-    oldest, newest = (version[1] for version in program.PYTHONS)
+    oldest, newest, original = program.OLDEST[1], *(each[1] for each in program.NEWEST.values())
     listed = re.findall(r'Python :: 3[.](\d+)', (ROOT / 'setup.py').read_text())
     assert listed == [str(minor) for minor in range(oldest, newest + 1)]
-    for file in ('Makefile', 'CONTRIBUTING.md', 'docs/install.md'):
-        text = (ROOT / file).read_text()
-        assert {*re.findall(r'3[.](\d+) to 3[.](\d+)', text)} == {(str(oldest), str(newest))}
-    assert (
-        f'(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})' in (ROOT / 'Makefile').read_text()
-    )
+    for file in ('Makefile', 'CONTRIBUTING.md', 'README.md', 'docs/install.md'):
+        assert f'3.{oldest} to 3.{newest}' in (ROOT / file).read_text()
+    makefile = (ROOT / 'Makefile').read_text()
+    assert f'(3, {oldest}) <= sys.version_info[:2] <= (3, $(NEWEST))' in makefile
+    assert f'$(if $(filter openmmlab,$(STACK)),{original},{newest})' in makefile
 
 
 def test_uv_gets_the_configuration_of_pip(program):

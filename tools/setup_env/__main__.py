@@ -16,7 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmlape'
-PYTHONS = (3, 10), (3, 14)  # the oldest and the newest, as in the Makefile
+# The oldest and the newest, as in the Makefile: mmcv 2.1.0's setup.py fails from Python 3.13 on (PEP 667).
+OLDEST, NEWEST = (3, 10), {'onedl': (3, 14), 'openmmlab': (3, 12)}
 CONSTRAINTS = {'onedl': 'constraints.txt', 'openmmlab': 'constraints-openmmlab.txt'}
 # Two families of the same packages. They and imaug are installed without dependencies: some would need libGL.
 STACKS = {
@@ -292,10 +293,11 @@ def main() -> None:
     parser.add_argument('--stack', choices=STACKS, default='onedl')
     parser.add_argument('--ops', choices=['torchvision'], default='')
     options = parser.parse_args()
-    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
-        oldest, newest = ('.'.join(map(str, version)) for version in PYTHONS)
+    bounds = OLDEST, NEWEST[options.stack]
+    if not bounds[0] <= sys.version_info[:2] <= bounds[1]:
+        oldest, newest = ('.'.join(map(str, version)) for version in bounds)
         sys.exit(
-            f'error: mmlape needs Python {oldest} to {newest}, and {sys.executable} is '
+            f'error: the stack {options.stack} needs Python {oldest} to {newest}, and {sys.executable} is '
             f'{sys.version.split()[0]}: install one, with your system or `uv python install {newest}` '
             f'(network), then make env PYTHON=python{newest}'
         )
