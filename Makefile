@@ -8,6 +8,7 @@
 #   OPS=torchvision       mmcv with torchvision's NMS and RoIAlign instead of compiled operators: enough for the demo on a CPU
 #   BENCH='--only pvt'   options of make bench and bench-gpu
 #   DEVICE=cpu            try make test-gpu without a GPU
+#   ONLY='3.14'           Pythons for make matrix
 #   WORKERS=1             processes that run tests; without it as many as there are cores, at most 4
 #   SOURCE_URL=https://host/owner/mmlape/blob/main   where links of the site to sources lead
 
@@ -30,7 +31,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples 
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position evidence test test-slow test-gpu bench bench-gpu lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position evidence test test-slow test-gpu matrix bench bench-gpu lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -58,6 +59,9 @@ test-slow: env  ## the other tests
 
 test-gpu: env  ## the tests that need a GPU; they need no data and write work_dirs/gpu_report.md
 	$(PY) -m pytest tests/gpu --device $(DEVICE)
+
+matrix:  ## smoke tests on the Pythons of this machine (ONLY='3.13 3.14'), with both stacks; writes the table of docs/install.md
+	@$(INTERPRETER) tools/developers/matrix.py $(ONLY)
 
 bench: env  ## our networks and norms beside upstream's and published maths, on one thread: minutes
 	@$(PY) -m benchmarks $(BENCH)

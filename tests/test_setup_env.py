@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -318,6 +319,21 @@ def test_every_requirement_has_a_tested_version(program):
     pinned = [line.split('==')[0] for line in program.read_lines('constraints-openmmlab.txt')]
     left = program.without(program.read_lines('requirements.txt'), [*pinned, 'pip'])
     assert not left and {*program.STACKS['openmmlab'], *program.BUILD_TOOLS} <= {*pinned}
+
+
+def test_the_matrix_replaces_the_row_of_the_same_python_packages_and_torch():
+    merged = runpy.run_path(str(ROOT / 'tools/developers/matrix.py'))['merged']
+    begin, end = '<!-- matrix: written by make matrix -->\n', '<!-- end of the matrix -->'
+    page = f'a\n{begin}{end}\nb'
+    for cells in (
+        '3.10.2 | onedl | 2.11.0 | 7',
+        '3.9.1 | onedl | 2.5.1 | 8',
+        '3.10.4 | onedl | 2.11.0 | 9',
+    ):
+        page = merged(page, f'| {cells} |')
+    *_, first, second = page.partition(end)[0].splitlines()
+    assert (first, second) == ('| 3.9.1 | onedl | 2.5.1 | 8 |', '| 3.10.4 | onedl | 2.11.0 | 9 |')
+    assert page.startswith(f'a\n{begin}| Python |') and page.endswith(f'{end}\nb')
 
 
 def test_help_lists_every_target():
