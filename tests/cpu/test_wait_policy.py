@@ -44,7 +44,7 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
     ('code', 'tool', 'arguments', 'environment', 'expected'),
     [
         (RUN, 'train', [CONFIG], {}, '1000'),
-        (RUN, 'test', [CONFIG, __file__], {}, '1000'),
+        (RUN, 'test', [CONFIG, 'https://host/a.pth'], {}, '1000'),
         (RUN, 'timm_run', [__file__], {}, '1000'),
         (A_MODEL_OF_THE_DEMO, 'demo', [], {}, '1000'),
         (RUN, 'train', [CONFIG], {'OMP_WAIT_POLICY': 'ACTIVE'}, 'None'),
