@@ -99,7 +99,9 @@ def framed() -> Iterator[None]:
     if in_main and handler is signal.default_int_handler:  # ignored in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(Screen, streams)  # doctor turns one into the other
+    # doctor turns one into the other; a stream that is closed is None
+    closed = os.devnull, 'w'
+    sys.stdout, sys.stderr = (Screen(each or open(*closed)) for each in streams)  # noqa: SIM115
     try:
         with warnings.catch_warnings():
             for beginning in _WARNINGS:
@@ -228,11 +230,13 @@ class Screen:
     def _read(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # of this stream, not of a worker process
+        except OSError as error:  # of this stream, not of a worker process
             os.dup2(
                 os.open(os.devnull, os.O_WRONLY), self.stream.fileno()
             )  # for Python's last flush
-            sys.exit(UNREAD)
+            if isinstance(error, BrokenPipeError):
+                sys.exit(UNREAD)
+            sys.exit(f'error: the output cannot be written: {error.strerror}')
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -121,8 +121,8 @@ def _on_screen(runner: Runner) -> list[logging.StreamHandler]:
 
 
 def show_scores(runner: Runner, classes: bool = True) -> None:
-    """Show what is measured by :class:`ScoresHook`; upstream's lines of it go to the log file, those of ``classes`` only
-    if they are not wanted."""
+    """Show what is measured by :class:`ScoresHook`; upstream's lines of it go to the log file, those of ``classes`` if
+    they are not wanted."""
     runner.register_hook(ScoresHook())
     for handler in _on_screen(runner):
         handler.addFilter(lambda record: not _UPSTREAM.match(str(record.msg)))

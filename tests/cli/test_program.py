@@ -202,6 +202,26 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_word():
     assert (ended.returncode, ended.stderr) == (141, b'')
 
 
+@pytest.mark.parametrize(
+    ('stdout', 'code', 'said'),
+    [
+        ('>/dev/full', 1, 'error: the output cannot be written: No space left on device\n'),
+        ('>&-', 0, ''),
+    ],
+)
+def test_an_output_that_cannot_be_written(stdout, code, said, tmp_path):
+    """Also by a logger, which would print a traceback for each line."""
+    (tmp_path / 'writes.py').write_text(
+        'import logging, sys\nfrom mmlape.cli.program import run_program\ndef main():\n'
+        "    logging.basicConfig(stream=sys.stdout)\n    logging.warning('x' * 9999)\n    print('x')\n"
+        'run_program(main)\n'
+    )
+    command = ['bash', '-c', f'exec "$0" "$1" {stdout}', sys.executable, tmp_path / 'writes.py']
+    environment = {**os.environ, 'PYTHONPATH': str(REPO)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_what_the_encoding_lacks_is_escaped(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, 'ascii'))
