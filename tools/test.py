@@ -9,7 +9,14 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 
 import mmlape
 from mmlape import cli
-from mmlape.cli.arguments import CHECKPOINT, NEW_FOLDER, Parser, add_common_options, at_least
+from mmlape.cli.arguments import (
+    CHECKPOINT,
+    NEW_FOLDER,
+    NEW_PATH,
+    Parser,
+    add_common_options,
+    at_least,
+)
 from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -25,7 +32,9 @@ def parse_arguments():
     add_common_options(parser)
     parser.add_argument('checkpoint', type=CHECKPOINT, help='a file or an address')
     parser.add_argument(
-        '--out', help='save the predictions: a .pkl, or a folder of label maps for MMSegmentation'
+        '--out',
+        type=NEW_PATH,
+        help='save the predictions: a .pkl, or a folder of label maps for MMSegmentation',
     )
     parser.add_argument('--show', action='store_true', help='show predictions on the screen')
     parser.add_argument(
@@ -56,7 +65,7 @@ def prepare(options):
         cli.show_predictions(cfg, options.show, options.show_dir, options.wait_time)
     if options.tta:
         cli.use_tta(cfg)
-    return cfg, cli.keep_predictions(cfg, options.out) if options.out else None
+    return cfg, cli.keep_predictions(cfg, str(options.out)) if options.out else None
 
 
 def test(cfg, metric):

@@ -169,12 +169,18 @@ def _new_folder(text: str) -> Path:
     first = next(each for each in (path, *path.parents, Path()) if os.path.lexists(each))
     if not os.path.isdir(first):
         raise ValueError(f'{str(first)!r} is not a folder')
+    if not os.access(first, os.W_OK):
+        raise ValueError(f'nothing can be written into {str(first)!r}: permission denied')
     return path
 
 
 def _new_file(text: str) -> Path:
     if os.path.isdir(text):
         raise ValueError(f'{text!r} is a folder, and must be a file')
+    return _new_path(text)
+
+
+def _new_path(text: str) -> Path:
     _new_folder(str(Path(text).parent))
     return Path(text)
 
@@ -214,7 +220,8 @@ def _loggers(text: str) -> list[str]:
 RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
 ABOVE_ZERO = checked(_above_zero)
 CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
-FOLDER, FILE, NEW_FOLDER, NEW_FILE = map(checked, (_folder, _file, _new_folder, _new_file))
+FOLDER, FILE = map(checked, (_folder, _file))
+NEW_FOLDER, NEW_FILE, NEW_PATH = map(checked, (_new_folder, _new_file, _new_path))
 SOURCE, RESUME, LOGGERS, DEVICE = map(checked, (_source, _resume, _loggers, _device))
 NEW_CHECKPOINT = checked(lambda text: check_target(_new_file(text)))
 IMAGE_FOLDER, IMAGE_SOURCE = checked(_image_folder), checked(partial(_source, endings=IMAGES))

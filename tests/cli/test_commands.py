@@ -11,7 +11,7 @@ from tool_runs import REPO
 
 from mmlape import __main__ as command
 from mmlape import shipped
-from mmlape.cli.arguments import FOLDER, SOURCE
+from mmlape.cli.arguments import FOLDER, NEW_FILE, NEW_FOLDER, NEW_PATH, SOURCE
 from mmlape.failures import missing_package
 from mmlape.shipped import find_config, read_config, shipped_configs
 
@@ -45,10 +45,14 @@ def test_nearest_names_of_an_unknown_config():
         find_config('tests')
 
 
-def test_empty_folders_are_refused_at_once(tmp_path):
+def test_folders_that_are_empty_or_read_only_are_refused_at_once(tmp_path, monkeypatch):
     for kind in (FOLDER, SOURCE):
         with pytest.raises(ArgumentTypeError, match=r'is empty$'):
             kind(str(tmp_path))
+    monkeypatch.setattr('os.access', lambda path, mode: path != tmp_path)
+    for kind in (NEW_FOLDER, NEW_FILE, NEW_PATH):
+        with pytest.raises(ArgumentTypeError, match=f"into '{tmp_path}': permission denied"):
+            kind(str(tmp_path / 'inner' / 'x'))
 
 
 def test_a_name_in_two_folders_is_ambiguous(tmp_path, monkeypatch):
