@@ -102,7 +102,8 @@ def make(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_a_new_environment_and_a_second_call(machine, monkeypatch, capsys):
+def test_a_new_environment_and_a_second_call(program, machine, monkeypatch, capsys):
+    monkeypatch.setitem(program.NEWEST, 'openmmlab', (3, 14))
     monkeypatch.setenv('CPPFLAGS', '-g')
     calls = machine.call()
     venv, uv, _, packages, toolboxes, *_, last = calls.splitlines()
