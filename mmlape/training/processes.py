@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -52,8 +53,8 @@ _LONG = (
 def joined(cfg: Config) -> Iterator[None]:
     """Initialize the process group of ``cfg.launcher``, before the runner does, and destroy it at the end.
 
-    Without an accelerator it is gloo's, on CPUs, which upstream's runner does not support. Only
-    ``launcher='pytorch'`` works there, others raise ValueError.
+    Without an accelerator it is gloo's, on CPUs, which upstream's runner does not support;
+    ``launcher='mpi'`` raises ValueError there.
     """
     if cfg.launcher != 'none' and not is_distributed():
         environment = cfg.get('env_cfg') or {}
@@ -118,9 +119,11 @@ def _lock(path: Path) -> None:
 
 
 def _join_on_cpu(cfg: Config, options: dict) -> None:
-    if cfg.launcher != 'pytorch':
+    if cfg.launcher == 'slurm':
+        _take_ranks_of_slurm()
+    elif cfg.launcher != 'pytorch':
         raise ValueError(
-            f'--launcher {cfg.launcher} needs GPUs, and none is visible; torchrun does not'
+            f'--launcher {cfg.launcher} needs GPUs, and none is visible; torchrun and slurm do not'
         )
     timeout = timedelta(seconds=options.get('timeout') or 1800)
     torch.distributed.init_process_group('gloo', timeout=timeout)
@@ -134,6 +137,20 @@ def _join_on_cpu(cfg: Config, options: dict) -> None:
         cfg.model_wrapper_cfg = dict(
             wrapper | (cfg.get('model_wrapper_cfg') or {}), device_ids=None
         )
+
+
+def _take_ranks_of_slurm() -> None:
+    """Set what PyTorch reads from the environment, as MMEngine does where there are GPUs."""
+    environ = os.environ
+    if 'SLURM_STEP_NODELIST' not in environ:
+        raise ValueError('--launcher slurm is for processes that srun has started')
+    if 'MASTER_ADDR' not in environ:
+        command = ['scontrol', 'show', 'hostnames', environ['SLURM_STEP_NODELIST']]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        environ['MASTER_ADDR'] = found.stdout.split()[0]
+    environ.setdefault('MASTER_PORT', '29500')
+    for name, of_slurm in (('RANK', 'PROCID'), ('LOCAL_RANK', 'LOCALID'), ('WORLD_SIZE', 'NTASKS')):
+        environ[name] = environ[f'SLURM_{of_slurm}']
 
 
 def start_run(cfg: Config, resume: str | None) -> tuple[str | None, list[str]]:

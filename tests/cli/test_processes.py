@@ -68,8 +68,33 @@ def test_without_a_gpu_processes_use_gloo_and_the_wrapper_names_no_device(calls,
     with joined(sharded):
         pass
     assert 'model_wrapper_cfg' not in sharded
-    with pytest.raises(ValueError, match='--launcher slurm needs GPUs'), joined(config('slurm')):
+    with pytest.raises(ValueError, match='--launcher mpi needs GPUs'), joined(config('mpi')):
         pass
+
+
+def test_without_a_gpu_ranks_and_the_address_are_those_of_slurm(calls, monkeypatch, tmp_path):
+    """Those of the step, which may have fewer nodes than its job. tests/slurm runs it in a real one."""
+    monkeypatch.setattr(processes, 'get_device', lambda: 'cpu')
+    job = dict(PROCID='5', LOCALID='1', NTASKS='8', NODELIST='n[1-4]')
+    names = ('MASTER_ADDR', 'MASTER_PORT', 'RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+    for name in (*names, 'SLURM_STEP_NODELIST'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in job.items():
+        monkeypatch.setenv(f'SLURM_{name}', value)
+    with (
+        pytest.raises(ValueError, match='processes that srun has started'),
+        joined(config('slurm')),
+    ):
+        pass
+    monkeypatch.setenv('SLURM_STEP_NODELIST', 'n[3-4]')
+    scontrol = tmp_path / 'scontrol'
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[3-4]" ] && printf "n3\\nn4\\n"\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}{os.pathsep}{os.environ["PATH"]}')
+    with joined(config('slurm')):
+        pass
+    assert [os.environ.pop(name) for name in names] == ['n3', '29500', '5', '1', '8']
+    assert [name for name, _, _ in calls] == ['init_process_group']
 
 
 def test_what_processes_agree_on(monkeypatch):
