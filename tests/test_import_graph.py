@@ -14,7 +14,7 @@ ROOT = Path(mmlape.__file__).resolve().parent
 # From the lowest to the highest; packages of a line do not import one another.
 ORDER = (
     'version pixels',
-    'lazy shipped checks compatibility atomic config_text runtime.private',
+    'lazy shipped checks compatibility atomic config_text preemption runtime.private',
     'registry',
     'failures',
     'layout',

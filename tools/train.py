@@ -17,6 +17,7 @@ from mmlape import cli
 from mmlape.cli.arguments import AMP_DTYPES, LOGGERS, RESUME, SEED, Parser, add_common_options
 from mmlape.cli.launch import add_launch_options, launch
 from mmlape.cpu.wait_policy import set_wait_policy
+from mmlape.preemption import listen
 
 
 def parse_arguments():
@@ -94,6 +95,7 @@ def continuation(options):
 def main():
     options = parse_arguments()
     launch(options, 'train')
+    listen()  # before imports that take time
     set_wait_policy()
     cli.continue_with(continuation(options))
     with cli.stop_with_message():

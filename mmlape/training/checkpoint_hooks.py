@@ -4,6 +4,7 @@ code in them, and compared with the model and the record of the training."""
 from __future__ import annotations
 
 import errno
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from mmengine.dist import all_gather_object, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook as _CheckpointHook
 from mmengine.hooks import Hook
@@ -24,13 +25,17 @@ from mmlape.checkpoints.loaders import safe_loading
 from mmlape.checkpoints.matching import match, misfits, problems_of
 from mmlape.checkpoints.report import LoadReport, listed
 from mmlape.checks import check_bool, check_option, check_positive_int, check_type, did_you_mean
+from mmlape.preemption import in_slurm_job
 from mmlape.registry import HOOKS
 
 from .resume_schedules import schedule_warning
 from .resume_state import IMAGES, OUTDATED, check_training_state
-from .stop_hooks import NonFiniteError, all_finite, unwrapped
+from .save_at_signal import SaveAtSignal
+from .stop_hooks import all_finite, check_finite, unwrapped
 
 BACKEND = 'mmlape_whole_files'  # saved configs use this name
+# Written at SLURM's signal, and deleted after the next checkpoint: what is kept is what an unbroken run keeps.
+_INTERRUPTED = 'interrupted.pth'
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEAST = 0.05  # a checkpoint to start from that fills less of the model belongs to something else
 _BACKBONE = 'backbone.'
@@ -72,6 +77,7 @@ class CheckpointHook(_CheckpointHook):
     * Nothing that is NaN or infinite is saved, in the weights, their average (EMA), running statistics or the
       optimizer's state: the run stops, and the checkpoints before stay.
     * Drafts that a killed run left are removed when training starts.
+    * In a SLURM job, SIGTERM and SIGUSR1 make it write ``interrupted.pth`` (:class:`SaveAtSignal`).
 
     In any config::
 
@@ -99,6 +105,12 @@ class CheckpointHook(_CheckpointHook):
             super().__init__(**options)
         except AssertionError as error:  # how MMEngine refuses
             raise ValueError(str(error)) from None
+        self._at_signal = SaveAtSignal(self._save_interrupted)
+
+    def before_run(self, runner: Runner) -> None:
+        """Listen to SLURM's signals."""
+        if in_slurm_job():
+            runner.register_hook(self._at_signal)
 
     def before_train(self, runner: Runner) -> None:
         """Choose the file backend, remove drafts of killed runs, and remember the checkpoint that is resumed."""
@@ -141,9 +153,6 @@ class CheckpointHook(_CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         """Save, then name it in ``last_checkpoint``, then delete the oldest."""
         path = self.file_backend.join_path(self.out_dir, self.filename_tmpl.format(step))
-        options = dict(save_optimizer=self.save_optimizer, by_epoch=self.by_epoch, **self.args)
-        options |= dict(file_client_args=self.file_client_args, backend_args=self.backend_args)
-        options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
         # Superseded by a better checkpoint; delete only after the new one is written. Names only: folders are copied.
         outdated = set(getattr(self.file_backend, 'later', ())) - _best_checkpoints(runner)
         runner.message_hub.update_info(OUTDATED, sorted(Path(each).name for each in outdated))
@@ -156,9 +165,8 @@ class CheckpointHook(_CheckpointHook):
             if limit > 0:
                 # With the surplus: if it is not deleted any more, MMEngine does so when it resumes from this file.
                 hub.update_info('keep_ckpt_ids', steps)
-            runner.save_checkpoint(self.out_dir, self.filename_tmpl.format(step), **options)
-            if is_main_process():
-                atomic_write(Path(runner.work_dir, 'last_checkpoint'), path.encode())
+            self._write(runner, self.filename_tmpl.format(step), meta, self.by_epoch)
+            self.file_backend.remove(self.file_backend.join_path(self.out_dir, _INTERRUPTED))
             if limit > 0:
                 self.keep_ckpt_ids = deque(steps, limit)
                 hub.update_info('keep_ckpt_ids', steps[-limit:])
@@ -167,6 +175,22 @@ class CheckpointHook(_CheckpointHook):
 
         self._attempt(runner, 'checkpoint', path, save)
 
+    def _write(self, runner: Runner, name: str, meta: dict, by_epoch: bool) -> None:
+        options = dict(save_optimizer=self.save_optimizer, by_epoch=by_epoch, **self.args)
+        options |= dict(file_client_args=self.file_client_args, backend_args=self.backend_args)
+        options |= dict(save_param_scheduler=self.save_param_scheduler, meta=meta)
+        runner.save_checkpoint(self.out_dir, name, **options)
+        path = self.file_backend.join_path(self.out_dir, name)
+        if is_main_process():
+            atomic_write(Path(runner.work_dir, 'last_checkpoint'), path.encode())
+
+    def _save_interrupted(self, runner: Runner) -> None:
+        """Save after any step. ``last_ckpt`` stays, on which it depends whether a best checkpoint is saved."""
+        meta = dict(epoch=runner.epoch, iter=runner.iter + 1)
+        save = partial(self._write, runner, _INTERRUPTED, meta, by_epoch=False)
+        self._attempt(runner, 'interrupted', _INTERRUPTED, save)
+        self._unsaved.pop('interrupted', None)  # an error only until the next checkpoint
+
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         if self.save_best:
             save = partial(super()._save_best_checkpoint, runner, metrics)
@@ -174,11 +198,11 @@ class CheckpointHook(_CheckpointHook):
 
     def _attempt(self, runner: Runner, kind: str, what: str, save: Callable[[], Any]) -> None:
         """Save; delete files afterwards; undo if the disk is full, and note it until this ``kind`` is saved again."""
-        _check_finite(runner, self.last_ckpt)
+        check_finite(runner, self.last_ckpt)
         hub, backend = runner.message_hub, self.file_backend
         before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(self).items()}
         infos = dict(hub.runtime_info)
-        self.file_backend = _DeletesLater(backend)
+        self.file_backend, started = _DeletesLater(backend), time.monotonic()
         try:
             save()
         except OSError as error:
@@ -194,6 +218,8 @@ class CheckpointHook(_CheckpointHook):
             )
         else:
             self._unsaved.pop(kind, None)
+            if kind != 'best':
+                self._at_signal.saved(started)
             outdated = set(self.file_backend.later) - _best_checkpoints(runner)
             for path in outdated if is_main_process() else ():
                 _delete(backend, path)
@@ -214,29 +240,6 @@ def _delete(backend: Any, path: str) -> None:
         backend.remove(path)
     elif backend.isdir(path):  # sharded
         backend.rmtree(path)
-
-
-def _check_finite(runner: Runner, last: str | None) -> None:
-    """Raise NonFiniteError in all processes if a state that is to be saved is not finite in one."""
-    averages = [hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')]
-    states = {'the model': unwrapped(runner.model).state_dict(keep_vars=True)}
-    for number, average in enumerate(averages):
-        states[f'the average (EMA) of the model{number or ""}'] = average.state_dict()
-    states['the optimizer'] = runner.optim_wrapper.state_dict()
-    found = (
-        f'{key} of {what}'
-        for what, state in states.items()
-        for key, value in state.items()
-        if not all_finite(value)
-    )
-    # All at once first: a GPU is waited for at each answer.
-    mine = None if all_finite(states) else next(found)
-    text = next((text for text in all_gather_object(mine) if text), None)
-    if text:
-        raise NonFiniteError(
-            f'iteration {runner.iter}: {text} is NaN or infinite. Nothing is saved, and the run stops; the last '
-            f'checkpoint is {last}'
-        )
 
 
 class _DeletesLater:

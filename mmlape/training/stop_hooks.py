@@ -127,6 +127,29 @@ class StopAtNonFiniteHook(Hook):
         return f'{what} is not finite (loss = {loss.item()}); first in {first[0] if first else "?"}{images}'
 
 
+def check_finite(runner: Runner, last: str | None) -> None:
+    """Raise NonFiniteError in all processes if a state that is to be saved is not finite in one."""
+    averages = [hook.ema_model for hook in runner.hooks if hasattr(hook, 'ema_model')]
+    states = {'the model': unwrapped(runner.model).state_dict(keep_vars=True)}
+    for number, average in enumerate(averages):
+        states[f'the average (EMA) of the model{number or ""}'] = average.state_dict()
+    states['the optimizer'] = runner.optim_wrapper.state_dict()
+    found = (
+        f'{key} of {what}'
+        for what, state in states.items()
+        for key, value in state.items()
+        if not all_finite(value)
+    )
+    # All at once first: a GPU is waited for at each answer.
+    mine = None if all_finite(states) else next(found)
+    text = next((text for text in all_gather_object(mine) if text), None)
+    if text:
+        raise NonFiniteError(
+            f'iteration {runner.iter}: {text} is NaN or infinite. Nothing is saved, and the run stops; the last '
+            f'checkpoint is {last}'
+        )
+
+
 def image_paths(batch: Any) -> list[str]:
     """Paths of the images of a batch, from the data samples in nested dicts, lists and tuples."""
     if isinstance(batch, (dict, list, tuple)):
