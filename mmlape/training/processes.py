@@ -89,19 +89,22 @@ def all_see(condition: bool, what: str) -> None:
         raise ValueError(f'process {", ".join(missing)} of {len(answers)}: {what}')
 
 
-def lock_work_dir(work_dir: str) -> None:
+def lock_work_dir(work_dir: str) -> list[str]:
     """Keep other trainings out of ``work_dir`` until this process ends, however it ends.
 
     The lock is the operating system's, so a killed process leaves none behind; data workers do not inherit it, unlike
-    filelock's. A file system without locks is not protected.
+    filelock's.
+
+    Returns:
+        A note, where the file system has no locks.
 
     Raises:
         ValueError: In all processes, if another training uses the folder.
     """
-    main_process_says(lambda: _lock(Path(work_dir, '.lock')))
+    return main_process_says(lambda: _lock(Path(work_dir, '.lock')))
 
 
-def _lock(path: Path) -> None:
+def _lock(path: Path) -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -112,10 +115,14 @@ def _lock(path: Path) -> None:
         raise ValueError(
             f'another training ({owner}) uses {path.parent}: wait for its end, or take another --work-dir'
         ) from None
-    except OSError:
-        return
+    except OSError as error:
+        os.close(file)
+        return [
+            f'{path.parent} is not protected from a second training: its file system has no locks ({error.strerror})'
+        ]
     os.ftruncate(file, 0)
     os.pwrite(file, f'process {os.getpid()} on {socket.gethostname()}\n'.encode(), 0)
+    return []
 
 
 def _join_on_cpu(cfg: Config, options: dict) -> None:
@@ -164,8 +171,7 @@ def start_run(cfg: Config, resume: str | None) -> tuple[str | None, list[str]]:
     """
     first_weights = None if cfg.get('resume') else cfg.get('load_from')
     notes = set_resume(cfg, resume)
-    lock_work_dir(cfg.work_dir)
-    return first_weights, notes
+    return first_weights, notes + lock_work_dir(cfg.work_dir)
 
 
 def log_notes(runner: Runner, notes: list[str]) -> None:

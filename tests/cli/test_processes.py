@@ -1,5 +1,6 @@
 """How the processes of a run find each other, and what they agree on."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -153,6 +154,15 @@ def test_a_work_dir_is_for_one_training_at_a_time(tmp_path):
         lock_work_dir(folder)
         lock_work_dir(folder)  # this process has it
         os.kill(worker, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
+    def lockf(file, how):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr('fcntl.lockf', lockf)
+    (note,) = lock_work_dir(str(tmp_path))
+    assert note.startswith(f'{tmp_path} is not protected') and 'No locks available' in note
 
 
 @pytest.mark.parametrize('runner_type', ['Runner', Runner])
