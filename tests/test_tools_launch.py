@@ -86,8 +86,8 @@ def test_slurm(started):
     program = [sys.executable, '-u', '-m', 'mmlape', 'train', MASK_RCNN, '--work-dir', 'runs/a']
     assert started(asked, **environ) == [
         'srun', '--partition=gpu', f'--job-name={MASK_RCNN}', '--gres=gpu:4', '--ntasks=8',
-        '--ntasks-per-node=4', '--cpus-per-task=7', '--kill-on-bad-exit=1', '--time=24:00:00',
-        '--comment=a b', *program, '--amp', '--launcher', 'slurm',
+        '--ntasks-per-node=4', '--cpus-per-task=7', '--kill-on-bad-exit=1', '--wait=300',
+        '--time=24:00:00', '--comment=a b', *program, '--amp', '--launcher', 'slurm',
     ]  # fmt: skip
     assert os.environ['MASTER_PORT'] == str(20000 + 123456 % 20000)
 

@@ -125,6 +125,7 @@ def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]
             f'--ntasks-per-node={gpus}',
             f'--cpus-per-task={environ.get("CPUS_PER_TASK", "5")}',
             '--kill-on-bad-exit=1',
+            '--wait=300',  # without it, srun hangs if SLURM's own process on a node has died with the tasks
             *shlex.split(environ.get('SRUN_ARGS', '')),
             *(sys.executable, '-u', '-m', 'mmlape', command, *arguments, '--launcher', 'slurm'),
         ],
