@@ -31,7 +31,7 @@ FORMATTED := $(wildcard setup.py mmlape configs tools tests benchmarks examples 
 export CUDA SOURCE_URL
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo experiment-position evidence test test-slow test-gpu matrix bench bench-gpu lint format docs docs-links clean clean-env
+.PHONY: help env demo experiment-position evidence test test-slow test-gpu test-slurm matrix bench bench-gpu lint format docs docs-links clean clean-env
 
 help:  ## this list
 	@sed -n 's/^#   /    /p' Makefile
@@ -59,6 +59,9 @@ test-slow: env  ## the other tests
 
 test-gpu: env  ## the tests that need a GPU; they need no data and write work_dirs/gpu_report.md
 	$(PY) -m pytest tests/gpu --device $(DEVICE)
+
+test-slurm: env  ## trainings in a real SLURM, started for it on this machine: 5 minutes
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/slurm
 
 matrix:  ## smoke tests on the Pythons of this machine (ONLY='3.13 3.14'), with both stacks; writes the table of docs/install.md
 	@$(INTERPRETER) tools/developers/matrix.py $(ONLY)

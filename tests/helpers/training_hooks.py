@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
+from mmlape import preemption
 from mmlape.training.stop_hooks import unwrapped
 
 
@@ -87,3 +89,21 @@ class RecordGradients(Hook):
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         torch.save(self.record, self.folder / f'{get_rank()}_{runner.iter}.pth')
+
+
+@HOOKS.register_module(force=True)
+class WaitForSignal(Hook):
+    """In iteration ``at`` (from 1) of a first start, wait for SLURM's signal; two iterations later, for the end."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if os.environ.get('SLURM_RESTART_COUNT', '0') != '0':
+            return
+        if runner.iter + 1 == self.at:
+            Path(runner.work_dir, f'waits_{get_rank()}').write_text(str(os.getpid()))
+            while preemption._State.asked is None:
+                time.sleep(0.05)
+        elif runner.iter + 1 == self.at + 2:
+            threading.Event().wait()
