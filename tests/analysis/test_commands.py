@@ -251,7 +251,7 @@ REFUSED = [
     ('position_correlation', VIT, ['--where', 'scores'], '--where scores: no position here'),
     ('position_correlation', VIT, ['--grid', 0, 4], '--grid: must be at least 1, got 0'),
     ('position_correlation', VIT, ['nothing.pth'], "there is no checkpoint 'nothing.pth'"),
-    ('position_correlation', VIT, ['--format', 'timm'], "source='timm' is the format of"),
+    ('position_correlation', VIT, ['--format', 'timm'], '--format goes with a checkpoint'),
     ('position_correlation', VIT, [*CHANGE, 'model.backbone.type=mmlape.ViT'], 'is not registered as a model of'),
     ('position_correlation', VIT, [*CHANGE, 'model.backbone=None'], 'has no model.backbone'),
     ('position_correlation', RELATIVE, ['--part', 'x'], "one of ['blocks', 'position'], got"),
