@@ -76,12 +76,12 @@ def test_two_nodes_train_and_test(slurm, name):
     assert 'Distributed launcher: slurm' in log.read_text()
     assert 'GPU number: 2' in log.read_text()
     tested = slurm('mmlape', 'slurm_test', 'cpu', name, f'{name}.py', f'{name}/iter_2.pth')
-    metrics = [re.findall(r'(?:mIoU|mAP): \S+', text)[-1:] for text in (trained, tested)]
+    metrics = [re.findall(r'(?:mIoU|box AP) +([\d.]+)', text)[-1:] for text in (trained, tested)]
     assert metrics[0] == metrics[1] != []
 
 
 def test_a_partition_without_gpus(slurm):
-    says = slurm(*train('whole').split(), SRUN_ARGS='', fails=True)
+    says = slurm('mmlape', 'train', SEGMENTER, '--slurm', 'cpu', SRUN_ARGS='', fails=True)
     assert 'Invalid generic resource (gres) specification' in says
 
 
@@ -89,9 +89,7 @@ def test_a_partition_without_gpus(slurm):
 def test_a_stopped_job_saves_and_ends_as_an_unbroken_one(slurm, whole, how):
     run = how.replace(' ', '_')
     write_toy(slurm, run, dict(type='WaitForSignal', at=5))
-    options = dict(
-        requeued=(), preempted=('--exclusive',), out_of_time=('--time=1', '--signal=B:USR1@30')
-    )
+    options = dict(requeued=(), preempted=('--exclusive',), out_of_time=('--time=1', '--signal=B:USR1@30'))
     job = slurm.submit(train(run), '--nodes=2', *options[run])
     slurm.wait(job, lambda: len([*(slurm.folder / run).glob('waits_?')]) == 2)
     if how == 'requeued':
