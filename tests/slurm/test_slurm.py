@@ -89,13 +89,17 @@ def test_a_partition_without_gpus(slurm):
 def test_a_stopped_job_saves_and_ends_as_an_unbroken_one(slurm, whole, how):
     run = how.replace(' ', '_')
     write_toy(slurm, run, dict(type='WaitForSignal', at=5))
-    options = dict(requeued=(), preempted=('--exclusive',), out_of_time=('--time=1', '--signal=B:USR1@30'))
-    job = slurm.submit(train(run), '--nodes=2', *options[run])
+    job = slurm.submit(train(run), '--nodes=2', '--exclusive')
     slurm.wait(job, lambda: len([*(slurm.folder / run).glob('waits_?')]) == 2)
     if how == 'requeued':
         slurm('scontrol', 'requeue', job)
     elif how == 'preempted':
         slurm('srun', '--partition=urgent', '--nodes=2', '--exclusive', 'true')
+    else:  # in the next minute but 10 seconds, so SLURM signals at once
+        minutes, seconds = map(int, slurm.field(job, 'RunTime').split(':')[1:])
+        slurm('scontrol', 'update', f'JobId={job}', f'TimeLimit={minutes + 1 + (seconds > 50)}')
+        slurm.wait(job, lambda: slurm.field(job, 'Restarts') == '1')
+        slurm('scontrol', 'update', f'JobId={job}', 'TimeLimit=60')
     slurm.wait_for_end(job, restarted=True)
     saved = (slurm.folder / f'job-{job}.log').read_text()
     assert 'SIGTERM: ' in saved and f'resuming from {run}/interrupted.pth' in saved
