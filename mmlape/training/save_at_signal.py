@@ -29,7 +29,8 @@ class SaveAtSignal(Hook):
     priority = 'LOWEST'  # after the checkpoint that is due at this step
 
     def __init__(self, save: Callable[[Runner], None]) -> None:
-        self._save, self._signal = save, None
+        self._save = save
+        self._signal: str | None = None
         self._last, self._cost = time.monotonic(), 0.0
 
     def saved(self, since: float) -> None:
