@@ -68,7 +68,8 @@ def test_the_best_is_that_of_the_checkpoints(rule, step, tmp_path):
     (folder / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
     hooks = [CheckpointHook(save_best='rmse', rule=rule)]
     ReportHook().after_train(runner(tmp_path, logger=logging.getLogger('best'), hooks=hooks))
-    assert f'best (step {step})' in (tmp_path / 'report.html').read_text()
+    page = (tmp_path / 'report.html').read_text()
+    assert f'best (iteration {step})' in page and '<div class="wide"><img ' in page
 
 
 def of_one_process(rank, folder):

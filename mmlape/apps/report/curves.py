@@ -70,19 +70,26 @@ def draw_curves(
     those. ``name``: what the metric is called in the picture. Default None: ``best``."""
     losses = [row for row in rows if 'loss' in row]
     scores = [(row['step'], row[best]) for row in rows if best in row]
-    by_epoch = bool(losses) and 'epoch' in losses[-1]
-    unit = 'epoch' if by_epoch else 'iteration'
+    unit = unit_of(rows)
     figure = Figure(figsize=(8 if scores else 4, 3), layout='constrained')
     axes = figure.subplots(1, 2 if scores else 1, squeeze=False)[0]
-    steps = [_exact_epoch(row, losses) if by_epoch else row['step'] for row in losses]
-    axes[0].plot(steps, [row['loss'] for row in losses], color='tab:blue')
+    steps = [_exact_epoch(row, losses) if unit == 'epoch' else row['step'] for row in losses]
+    marker = 'o' * (len(losses) == 1)
+    axes[0].plot(steps, [row['loss'] for row in losses], marker, linestyle='-', color='tab:blue')
     axes[0].set(xlabel=unit, ylabel='training loss', ylim=(0, None))
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
         axes[1].set(xlabel=unit, ylabel=name or best, ylim=(0, None))
     for place in axes:
+        place.set_xlim(left=0)
         place.xaxis.set_major_locator(MaxNLocator(integer=True))
     return save_figure(figure, path)
+
+
+def unit_of(rows: Sequence[dict[str, float]]) -> str:
+    """What a training counts its validations by: ``'epoch'`` or ``'iteration'``."""
+    losses = [row for row in rows if 'loss' in row]
+    return 'epoch' if losses and 'epoch' in losses[-1] else 'iteration'
 
 
 def line_style(number: int, **style: Any) -> dict[str, Any]:

@@ -28,7 +28,15 @@ from mmlape.training.stop_hooks import unwrapped
 from . import page
 from .batch import BATCH, draw_batch
 from .classes import class_table, score_figures
-from .curves import NO_METRICS, best_scores, draw_curves, is_validation, read_curves, write_table
+from .curves import (
+    NO_METRICS,
+    best_scores,
+    draw_curves,
+    is_validation,
+    read_curves,
+    unit_of,
+    write_table,
+)
 from .names import names_of
 from .rates import BINS
 from .tally import Tally
@@ -166,8 +174,8 @@ class ReportHook(Hook):
         curves = draw_curves(rows, best, out / 'curves.png', names_of(at_best).get(best or ''))
         sections = [
             ('Model', page.table(_model(runner))),
-            ('Metrics', page.scores(at_best, validated[-1]) if best else ''),
-            ('Curves', page.picture(curves.read_bytes(), 'png')),
+            ('Metrics', page.scores(at_best, validated[-1], unit_of(rows)) if best else ''),
+            ('Curves', page.wide(curves.read_bytes(), 'png')),
             *self._classes(runner),
             ('Times', page.table(self._times(rows))),
             ('Made with', page.table([*made_with(), ('device', _device())])),
@@ -198,7 +206,7 @@ class ReportHook(Hook):
                 )
             ]
         if self._batch is not None:
-            shown = page.picture(self._batch.read_bytes(), 'jpeg', 'augmented images with labels')
+            shown = page.wide(self._batch.read_bytes(), 'jpeg', 'augmented images with labels')
             sections.append(('The training data as the network sees them', shown))
         return sections
 

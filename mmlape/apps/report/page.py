@@ -28,6 +28,7 @@ td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: right }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(60rem, 100%), 1fr)) }
 th:first-child, td:first-child { text-align: left }
 img { max-width: 100% } figure { margin: 0 } pre { overflow-x: auto; background: #f5f5f5; padding: 1rem }
+@media (max-width: 40rem) { .wide { overflow-x: auto } .wide img { max-width: none; width: 190% } }
 """
 
 
@@ -58,6 +59,11 @@ def picture(data: bytes, kind: str, alt: str = '') -> str:
     return f'<img alt="{escape(alt)}" src="data:image/{kind};base64,{text}">'
 
 
+def wide(data: bytes, kind: str, alt: str = '') -> str:
+    """A :func:`picture` whose texts a telephone would make too small to read: it shows a part, and scrolls."""
+    return f'<div class="wide">{picture(data, kind, alt)}</div>'
+
+
 def folded(content: str, summary: str, is_long: bool = True) -> str:
     """HTML behind a line to click on, if it is long."""
     line = f'<summary>{escape(summary)}</summary>'
@@ -80,7 +86,7 @@ def examples(some: Sequence[Example], classes: Sequence[str], palette: Any) -> s
         )
         drawn = side_by_side(truth, found, longest=_LONGEST)
         name = f'{Path(example.path).name}: {example.score:.3f}'
-        shown = picture(cv2.imencode('.jpg', drawn)[1].tobytes(), 'jpeg', name)
+        shown = wide(cv2.imencode('.jpg', drawn)[1].tobytes(), 'jpeg', name)
         parts.append(f'<figure>{shown}<figcaption>{escape(name)}</figcaption></figure>')
     return f'<div class="grid">{"".join(parts)}</div>' if parts else ''
 
@@ -119,9 +125,12 @@ def _shaded(count: int, share: float, as_count: bool) -> str:
     return f'<td style="background:rgba(31,119,180,{0.8 * share:.2f})">{text}</td>'
 
 
-def scores(best: Mapping[str, float], last: Mapping[str, float]) -> str:
-    """Metrics of the best and of the last validation."""
+def scores(best: Mapping[str, float], last: Mapping[str, float], unit: str) -> str:
+    """Metrics of the best and of the last validation; ``unit``: of their ``step``."""
     then, now = for_people(best), for_people(last)
     rows = [(name, value, now.get(name, '')) for name, value in then.items()]
-    head = ('', f'best (step {best.get("step")})', f'last (step {last.get("step")})')
+    head = (
+        '',
+        *(f'{name} ({unit} {row.get("step")})' for name, row in (('best', best), ('last', last))),
+    )
     return table(rows, head)
