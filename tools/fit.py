@@ -13,6 +13,7 @@ MMDetection's and MMSegmentation's own tools take too, and after the training cu
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -227,7 +228,7 @@ def report(options, data, best):
         print(f'  {name:<32} {value:g}')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
-    print(f'predict: {cli.command_line("predict", [str(work_dir), "IMAGES"])[1:-1]}')
+    print(f'predict: mmlape predict {shlex.quote(str(work_dir))} IMAGES')
 
 
 def main():

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from pathlib import Path
 
 from mmlape import cli
+from mmlape.apps.inference.names import on_hub
 from mmlape.cli.arguments import FILE, MODEL, NEW_FOLDER, Parser
 from mmlape.shipped import shipped_configs
 
@@ -115,8 +117,9 @@ def share(options):
         load(options.folder, None, 'cpu', optimized=False, trust=options.trust)
     size = sum(each.stat().st_size for each in options.folder.iterdir())
     print(f'{options.folder}: {size / 1e6:.1f} MB. Read README.md, complete it, then:')
-    print(f'  mmlape predict {options.folder} IMAGES')
-    print(f'  hf upload OWNER/{options.folder.name} {options.folder}   # to the Hugging Face hub')
+    folder = shlex.quote(str(options.folder))
+    print(f'  mmlape predict {folder} IMAGES')
+    print(f'  hf upload {on_hub(options.folder.name)} {folder}   # to the Hugging Face hub')
 
 
 def main():

@@ -252,9 +252,13 @@ def test_the_command(commands, tmp_path, monkeypatch):
     assert '| training | `mmlape fit IMAGES --model swin` |' in card
     limits = card.replace('| limits | not stated |', '| limits | small cells |')  # its owner
     Path(tmp_path, 'shared', 'README.md').write_text(limits)
-    commands('share.py', tmp_path / 'shared', tmp_path / 'again')  # knows what it was
-    again = Path(tmp_path, 'again', 'README.md').read_text()
-    assert again == limits.replace('# shared', '# again').replace('OWNER/shared', 'OWNER/again')
+    said = commands('share.py', tmp_path / 'shared', tmp_path / 'again 细胞')  # knows what it was
+    folder = f"'{tmp_path}/again 细胞'"
+    assert f'mmlape predict {folder} IMAGES' in said and f'hf upload OWNER/again {folder}' in said
+    again = Path(tmp_path, 'again 细胞', 'README.md').read_text()
+    assert again == limits.replace('# shared', '# again 细胞').replace(
+        'OWNER/shared', 'OWNER/again'
+    )
     commands('share.py', 'nuclei', tmp_path / 'nuclei')
     card = Path(tmp_path, 'nuclei', 'README.md').read_text()
     page = ' '.join((REPO / 'docs' / 'predict.md').read_text().split())

@@ -26,7 +26,7 @@ from mmlape.config_text import config_text
 from mmlape.registry import MODELS
 
 from .about import about
-from .names import is_on_hub
+from .names import is_on_hub, on_hub
 from .reading import read_text
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ def _card(
         f'# {name}',
         '',
         '```shell',
-        f'mmlape predict OWNER/{name} IMAGES',
+        f'mmlape predict {on_hub(name)} IMAGES',
         '```',
         '',
         '```python',
         'import mmlape',
         '',
-        f"model = mmlape.load('OWNER/{name}')  # or the path of this folder",
+        f"model = mmlape.load('{on_hub(name)}')  # or the path of this folder",
         "for found in model.predict('image.jpg'):",
         "    found.save('predicted.jpg')",
         '```',

@@ -24,6 +24,11 @@ def is_on_hub(text: str) -> bool:
     return text.startswith('hf://') or bool(_ON_HUB.fullmatch(text) and not here)
 
 
+def on_hub(name: str) -> str:
+    """The address on the hub of a model in a folder of this name: letters, digits, dots and dashes."""
+    return f'OWNER/{re.sub(r"[^a-zA-Z0-9_.]+", "-", name).strip("-.") or "NAME"}'
+
+
 def existing_model(text: str) -> str:
     """Return ``text``, or the work dir in a folder of ``mmlape fit``. ValueError if there is none."""
     path = Path(text)

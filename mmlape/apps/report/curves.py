@@ -87,7 +87,7 @@ def draw_curves(
 
 
 def unit_of(rows: Sequence[dict[str, float]]) -> str:
-    """What a training counts its validations by: ``'epoch'`` or ``'iteration'``."""
+    """Say what a training counts its validations by: ``'epoch'`` or ``'iteration'``."""
     losses = [row for row in rows if 'loss' in row]
     return 'epoch' if losses and 'epoch' in losses[-1] else 'iteration'
 
