@@ -87,7 +87,9 @@ def test_parts_are_taken_when_asked_for(maker, commands):
     # Runs of one name and one second share a logger, and its place on the screen.
     partly = (path, '--allow-partial', '--cfg-options')
     log = commands('test.py', 'config.py', *partly, 'experiment_name=tested')
-    assert 'stays random: head.weight: it has the shape (7, 24)' in log and 'mean:' in log
+    assert (
+        'stays random: head.weight: it has the shape (7, 24)' in log and 'measured:\n  mean ' in log
+    )
     log = commands('train.py', 'config.py', '--resume', *partly, 'experiment_name=resumed')
     assert 'stays random: head.weight' in log and 'resumed epoch: 1' in log
     broken = maker.make(UNFIT, 'one_infinite_value')
