@@ -8,21 +8,23 @@ import shutil
 from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from config_utils import marked
 from mmengine.config import Config
-from own_data import coco, image, label_map, names
+from mmengine.registry import DATASETS
+from own_data import SIZE, coco, image, label_map, names
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tool_runs import REPO, Commands
 
 from mmlape.apps.fit import find_data
-from mmlape.apps.inference.results import MaskCrop, Result
+from mmlape.apps.inference.results import MaskCrop, Result, read_picture
 from mmlape.research.demo.workers import Report
-from mmlape.research.experiments import evidence, plan, scores, statistics, study
+from mmlape.research.experiments import evidence, kinds, plan, scores, statistics, study
 from mmlape.research.experiments.page import MARKS, differences_table
 from mmlape.research.experiments.recipes import (
     DATA,
@@ -43,7 +45,9 @@ TINY_VARIANTS = {'no': Variant(DEFAULT), 'LaPE': Variant(LAPE)}
 EXPERIMENT = Experiment(
     'camvid', 'Why?', TINY, TINY_VARIANTS, 'no', 2, None, ('0.5x', '2x', 'corrupted')
 )
-QUICK = {*plan.EXPERIMENTS} - {'nuclei-recipe', 'nuclei-tuning', 'bccd-recipe', 'camvid-tuning'}
+QUICK = {*plan.EXPERIMENTS} - {
+    'nuclei-recipe', 'nuclei-kinds', 'nuclei-tuning', 'bccd-recipe', 'camvid-tuning',
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -405,6 +409,36 @@ def test_a_share_of_the_training_images_is_drawn_by_the_seed(tmp_path, monkeypat
     of = {key: cfg.train_dataloader.dataset.indices for key, cfg in chosen.items()}
     assert of['default', 0] == of['LaPE', 0] != of['LaPE', 1] and len(of['LaPE', 1]) == 9
     assert 'indices' not in chosen['LaPE', 0].test_dataloader.dataset
+
+
+def test_images_by_their_kind(tmp_path, monkeypatch):
+    """A dark, a bright and a coloured image; the others are seen three times, and inverted is only the dark one."""
+    root = tmp_path / 'data'
+    for part in ('train', 'val'):
+        coco(root / f'{part}.json', names(3), masks=True)
+        for number, colour in enumerate(((20, 20, 20), (200, 200, 200), (200, 100, 180))):
+            Image.new('RGB', SIZE, colour).save(make(root / part) / f'{number}.jpg')
+    recipe = Recipe('micro-adapter', dict(epochs=1, size=64, rare_kinds=3))
+    experiment = Experiment('nuclei', '', recipe, {'no': Variant(DEFAULT)}, seeds=1)
+    cfg, data = run_config(experiment, 'no', 0, root, tmp_path / 'run')
+    dataset = DATASETS.build(kinds.with_rare_kinds(cfg.train_dataloader.dataset, 3))
+    seen = [Path(dataset.get_data_info(i)['img_path']).stem for i in range(len(dataset))]
+    assert sorted(seen) == [*'0', *'111', *'222']
+    pictures = [SimpleNamespace(name=path.name, image=read_picture(path))
+                for path in sorted((root / 'val').iterdir())]  # fmt: skip
+    monkeypatch.setattr(scores, 'truths', lambda *_: pictures)
+    model = SimpleNamespace(predict=lambda image, score: [image])
+    pairs = [(view, truth.name, found.mean()) for view in kinds.KINDS
+             for truth, found in scores._seen(model, data, data.val, view)]  # fmt: skip
+    assert [pair[:2] for pair in pairs] == [
+        ('dark', '0.jpg'), ('coloured', '2.jpg'), ('inverted', '0.jpg'),
+    ]  # fmt: skip
+    assert [round(pair[2]) for pair in pairs] == [20, 160, 235]
+
+
+def make(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.mark.slow

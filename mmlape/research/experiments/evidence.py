@@ -36,6 +36,7 @@ from mmlape.research.demo.workers import cores
 from mmlape.research.robustness import CORRUPTIONS
 from mmlape.training.processes import build_runner, log_notes, optimize_on_cpu, start_run
 
+from .kinds import KINDS, with_rare_kinds
 from .plan import EXPERIMENTS
 from .recipes import DATA, Experiment, rescaled, run_config
 from .scores import part_named, score
@@ -169,10 +170,12 @@ def do(job: Job, report: Any) -> dict[str, Any]:
     commit = _commit()  # now: another may come during the run
     job.folder.mkdir(parents=True, exist_ok=True)
     with output_to(job.folder / 'run.log'):
-        cfg, data = run_config(
-            EXPERIMENTS[job.experiment], job.variant, job.seed, job.root, job.folder
-        )
+        experiment = EXPERIMENTS[job.experiment]
+        cfg, data = run_config(experiment, job.variant, job.seed, job.root, job.folder)
         write_files(data.files)
+        recipe = experiment.variants[job.variant].recipe or experiment.recipe
+        if times := recipe.options.get('rare_kinds'):
+            cfg.train_dataloader.dataset = with_rare_kinds(cfg.train_dataloader.dataset, times)
         spent = _Spent(job.folder / 'seconds.json')
         spent.start()
         cfg.experiment_name = f'{job.experiment}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
@@ -184,7 +187,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
             seconds = spent.write()
         checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
         found = _scored(checkpoint, cfg, data, data.val)
-        for view in EXPERIMENTS[job.experiment].views:
+        for view in experiment.views:
             _add_view(found, view, checkpoint, cfg, data)
     return dict(
         variant=job.variant,
@@ -213,18 +216,19 @@ def _train(cfg: Config) -> None:
 
 
 def _scored(
-    checkpoint: Path, cfg: Config, data: Any, part: Any, corruption: str | None = None
+    checkpoint: Path, cfg: Config, data: Any, part: Any, view: str | None = None
 ) -> dict[str, Any]:
     if isinstance(data, FolderData):
-        return accuracy_of(checkpoint, cfg, part, corruption)
+        return accuracy_of(checkpoint, cfg, part, view)
     safe_loading()
-    return score(Model(cfg, checkpoint), data, part, corruption)
+    return score(Model(cfg, checkpoint), data, part, view)
 
 
 def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:
-    """Enter the primary measures of ``'corrupted'`` images, or of images of ``'0.5x'`` the size."""
-    if view == 'corrupted':
-        each = [_scored(checkpoint, cfg, data, data.val, name) for name in CORRUPTIONS]
+    """Enter the primary measures of ``'corrupted'`` images, of a kind, or of images of ``'0.5x'`` the size."""
+    if view == 'corrupted' or view in KINDS:
+        views = CORRUPTIONS if view == 'corrupted' else [view]
+        each = [_scored(checkpoint, cfg, data, data.val, name) for name in views]
     else:
         each = [_scored(checkpoint, rescaled(cfg, float(view[:-1])), data, data.val)]
     for name in each[0]['sampled']:

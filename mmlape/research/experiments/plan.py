@@ -93,6 +93,18 @@ STEPS = {
 FROZEN = {'camvid': 'short', 'nuclei': 'short', 'bccd': 'short', 'cifar10': 'small'}
 RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
 
+# After `samples`, for the images of nuclei that the data set has few of.
+_KINDS = _steps(
+    'micro-adapter',
+    samples=(dict(STEPS['nuclei']['samples'].options), dict(STEPS['nuclei']['samples'].changes)),
+    inverted=(
+        {},
+        {'train_dataloader.dataset.pipeline': cropped(512, 256, dict(type='Invert', prob=0.3))},
+    ),
+    rare=(dict(rare_kinds=4), {}),
+    longer=(dict(epochs=24), {}),
+)
+
 _NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
 POSITIONS = {
     'default': DEFAULT,
@@ -177,6 +189,14 @@ _MUON_RECIPE = Recipe(
 )
 EXPERIMENTS: dict[str, Experiment] = {
     **{f'{data}-recipe': _recipe_of(data, steps) for data, steps in STEPS.items()},
+    'nuclei-kinds': Experiment(
+        'nuclei',
+        'nuclei: what helps on inverted and on coloured images? (default joining)',
+        _KINDS['samples'],
+        {name: Variant(DEFAULT, recipe) for name, recipe in _KINDS.items()},
+        seeds=1,
+        views=('dark', 'coloured', 'inverted'),
+    ),
     **{data: _primary(data) for data in STEPS},
     'camvid': _primary('camvid', seeds=20),
     'cifar10-position': _compare('cifar10', 'which position?', POSITIONS, 'default', seeds=3),

@@ -41,8 +41,9 @@ class Recipe:
 
     Attributes:
         model: A name of ``mmlape fit --list``; of a classifier, a shipped config.
-        options: Those of ``mmlape fit``, but for workers and the seed, and with random weights by default; of a
-            classifier, those of :func:`classifier_config`.
+        options: Those of ``mmlape fit``, but for workers and the seed, and with random weights by default, and
+            ``rare_kinds``, how often an epoch shows images that are not dark (default 1); of a classifier, those of
+            :func:`classifier_config`.
         changes: What differs from the config that is so made.
     """
 
@@ -76,8 +77,8 @@ class Experiment:
         baseline: The variant that all others are compared with; '' where there is no comparison.
         seeds: Runs of each variant.
         comparisons: How many intervals are to hold together. Default None: those of its own variants.
-        views: How the images of the validation part are shown again, for measures of their own: ``'corrupted'``, or
-            ``'0.5x'`` for half the test size.
+        views: How the images of the validation part are shown again, for measures of their own: ``'corrupted'``,
+            ``'0.5x'`` for half the test size, or one of :data:`~mmlape.research.experiments.kinds.KINDS`.
     """
 
     data: str
@@ -103,10 +104,11 @@ DEFAULT = {'net.joining': dict(type='mmlape.DefaultJoining')}
 LAPE = {'net.joining': dict(type='mmlape.LaPE')}
 
 
-def cropped(side: int, crop: int) -> list[dict[str, Any]]:
-    """Training on crops of enlarged images; microscopes have no up and down."""
+def cropped(side: int, crop: int, *others: dict[str, Any]) -> list[dict[str, Any]]:
+    """Training on crops of enlarged images; microscopes have no up and down. ``others``: transforms of whole images."""
     return [
         dict(type='LoadImageFromFile'),
+        *others,
         dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
         dict(type='RandomResize', scale=(side, side), ratio_range=(0.75, 1.25), keep_ratio=True),
         dict(type='RandomCrop', crop_size=(crop, crop), allow_negative_crop=False),
@@ -146,7 +148,8 @@ def run_config(
         cfg = classifier_config(data, recipe.model, recipe.options, seed, folder)
     else:
         data = find_data(root, folder, data_set.task, classes=data_set.classes)
-        options = FitOptions(**{'weights': 'none', **recipe.options}, workers=0, seed=seed)
+        given = {k: v for k, v in recipe.options.items() if k != 'rare_kinds'}
+        options = FitOptions(**{'weights': 'none', **given}, workers=0, seed=seed)
         text = config_text(data, find_model(recipe.model, data.task), options, folder)
         cfg = read_config_text(text)
     for path, value in {**recipe.changes, **chosen.changes}.items():

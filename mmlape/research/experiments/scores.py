@@ -19,6 +19,8 @@ from mmlape.apps.inference.results import Result
 from mmlape.apps.report.tally import confusion_of, mean_iou
 from mmlape.research.robustness.corruptions import corrupt, image_seed
 
+from .kinds import KINDS, shown_as
+
 SAMPLES = 400
 SEVERITY = 3  # severity of corruptions
 CORRUPTED_EVERY = 3
@@ -32,18 +34,18 @@ def samples_of(images: int) -> np.ndarray:
     return np.random.default_rng(0).integers(images, size=(SAMPLES, images))
 
 
-def score(model: Model, data: OwnData, part: Part, corruption: str | None = None) -> dict[str, Any]:
+def score(model: Model, data: OwnData, part: Part, view: str | None = None) -> dict[str, Any]:
     """All measures of a model, in percent.
 
     Args:
-        corruption: One of ImageNet-C, which every :data:`CORRUPTED_EVERY`-th image gets at severity
-            :data:`SEVERITY`, and the others are left out. Default None: all images as they are.
+        view: One of :data:`KINDS`; or a corruption of ImageNet-C, which every :data:`CORRUPTED_EVERY`-th image gets at
+            severity :data:`SEVERITY`, and the others are left out. Default None: all images as they are.
 
     Returns:
         ``images``, their number; ``metrics``, by name; ``sampled``, the primary measures on each of
         :func:`samples_of`, by name; ``parameters``.
     """
-    seen = list(_seen(model, data, part, corruption))
+    seen = list(_seen(model, data, part, view))
     samples = samples_of(len(seen))
     if not model.finds_boxes:
         metrics, sampled = _label_maps(seen, samples)
@@ -56,18 +58,23 @@ def score(model: Model, data: OwnData, part: Part, corruption: str | None = None
 
 
 def _seen(
-    model: Model, data: OwnData, part: Part, corruption: str | None
+    model: Model, data: OwnData, part: Part, view: str | None
 ) -> Iterator[tuple[Result, Result]]:
     """Truth and prediction of each image."""
-    every = CORRUPTED_EVERY if corruption else 1
+    every = 1 if view is None or view in KINDS else CORRUPTED_EVERY
     for number, truth in enumerate(islice(truths(model, data, part), 0, None, every)):
-        image = truth.image
-        if corruption:
-            seed = image_seed(0, corruption, SEVERITY, number)
-            rgb = corrupt(np.ascontiguousarray(image[..., ::-1]), corruption, SEVERITY, seed)
+        image: np.ndarray | None = truth.image
+        if view is None:
+            pass
+        elif view in KINDS:
+            image = shown_as(view, truth.image)
+        else:
+            seed = image_seed(0, view, SEVERITY, number)
+            rgb = corrupt(np.ascontiguousarray(truth.image[..., ::-1]), view, SEVERITY, seed)
             image = np.ascontiguousarray(rgb[..., ::-1])
-        (found,) = model.predict(image, score=0.0)
-        yield truth, found
+        if image is not None:
+            (found,) = model.predict(image, score=0.0)
+            yield truth, found
 
 
 def _label_maps(seen: list[tuple[Result, Result]], samples: np.ndarray) -> tuple[dict, dict]:
