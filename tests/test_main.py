@@ -100,6 +100,7 @@ MISTAKES = {
     'share nuclei setup.py/x': "folder: 'setup.py' is not a folder",
     'share nuclei x --metrics setup.py': '--metrics setup.py cannot be read as JSON',
     'app nuclei --example none': "--example: there is no file 'none'",
+    'app nuclei --host nowhere.invalid': '--host nowhere.invalid --port 7860: ',
     'app nuclei --port 65536': '--port: must be at most 65535',
     'robustness setup.py x://y.pth --seed -1': '--seed: must be at least 0',
     'robustness timm/ x://y.pth': "config: 'timm/' is neither",

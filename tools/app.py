@@ -12,6 +12,7 @@ Files of users are deleted after half an hour, and at the end. It needs the extr
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -43,7 +44,21 @@ def parse_arguments():
         '--port', type=at_least(1, 65535), default=7860, help='default: %(default)s'
     )
     cli.add_device(parser)
-    return parser.parse_args()
+    options = parser.parse_args()
+    with cli.usage():
+        options.socket = listening(options.host, options.port)
+    return options
+
+
+def listening(host, port):
+    """Take the port before the model is loaded: it may be in use."""
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ValueError(
+            f'--host {host} --port {port}: {getattr(error, "strerror", error)}'
+        ) from None
 
 
 def serve(options, folder):
@@ -74,12 +89,8 @@ def serve(options, folder):
         examples = [str(Path(folder, 'drawn.png'))]
         Image.fromarray(drawn_nuclei()).save(examples[0])
     hosts = options.host, *options.allow_host
-    uvicorn.run(
-        application(model, str(options.model), ModelPanels(model), hosts, examples),
-        host=options.host,
-        port=options.port,
-        log_level='warning',
-    )
+    app = application(model, str(options.model), ModelPanels(model), hosts, examples)
+    uvicorn.Server(uvicorn.Config(app, log_level='warning')).run([options.socket])
 
 
 def main():
