@@ -168,15 +168,15 @@ def add_report(cfg: Config) -> None:
     cfg.default_hooks.setdefault('report', ConfigDict(type='mmlape.ReportHook'))
 
 
-def show_predictions(cfg: Config, show: bool, folder: Path | None, wait_time: float) -> None:
+def show_predictions(cfg: Config, show: bool, folder: str | Path | None, wait_time: float) -> None:
     """Draw predictions on every image: on the screen, or into ``folder``."""
     hook = (cfg.get('default_hooks') or {}).get('visualization')
-    folder = None if folder is None else str(folder)
+    out = None if folder is None else str(folder)
     if cfg.get('default_scope') in ('mmdet', 'mmseg'):
-        options = dict(out_dir=folder, show=show, wait_time=wait_time)
+        options = dict(out_dir=out, show=show, wait_time=wait_time)
         cfg.default_hooks['visualization'] = ConfigDict(type='mmlape.PictureHook', **options)
     elif cfg.get('default_scope') == 'mmpretrain' and hook is not None:
-        hook.update(enable=True, interval=1, show=show, out_dir=folder)
+        hook.update(enable=True, interval=1, show=show, out_dir=out)
         if show:
             hook['wait_time'] = wait_time
     else:

@@ -100,8 +100,10 @@ def framed() -> Iterator[None]:
         signal.signal(signal.SIGINT, _interrupt)
     streams = sys.stdout, sys.stderr
     # doctor turns one into the other; a stream that is closed is None
-    closed = os.devnull, 'w'
-    sys.stdout, sys.stderr = (Screen(each or open(*closed)) for each in streams)  # noqa: SIM115
+    sys.stdout, sys.stderr = (
+        Screen(each or open(os.devnull, 'w'))  # noqa: SIM115
+        for each in streams
+    )
     try:
         with warnings.catch_warnings():
             for beginning in _WARNINGS:

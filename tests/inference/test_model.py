@@ -177,6 +177,7 @@ def test_wrong_images_and_options(models, tmp_path):
         (dict(images=tmp_path / 'a.jpg'), ValueError, 'cannot be decoded'),
         (dict(images=np.zeros((8, 8, 3))), TypeError, 'uint8 array .* got float64'),
         (dict(images=[3]), TypeError, 'got int'),
+        (dict(images=None), TypeError, 'a uint8 array .* got NoneType'),
         (dict(images=[], batch=0), ValueError, 'batch must be at least 1'),
         (dict(images=[], score=-1), ValueError, 'score must be'),
         (dict(images=[], tile=16), ValueError, 'tile must be at least 32'),

@@ -148,7 +148,8 @@ class Model:
             raise ValueError(
                 'with_whole is for detectors and goes with tile (--global with --tile)'
             )
-        several = [images] if isinstance(images, Picture) else images
+        many = isinstance(images, Iterable) and not isinstance(images, (Picture, bytes))
+        several: Iterable[Any] = images if many else [images]  # type: ignore[assignment]
         named = (self._opened(number, image) for number, image in enumerate(several))
         if tile is not None:
             tiles_of(1, 1, tile, overlap)  # refused here, not with the first image
