@@ -72,7 +72,7 @@ def read_config(text: str | Path) -> Config:
     `mmlape fit` writes them, is replaced by where that config is here.
 
     Raises:
-        ValueError: If there is no such config, or no such base or scope, or it is no Python.
+        ValueError: If there is no such config, or no such base or scope, or it is no Python, or fails.
     """
     from mmengine.config import Config
     from mmengine.config.utils import MODULE2PACKAGE
@@ -81,19 +81,18 @@ def read_config(text: str | Path) -> Config:
     # folder of an editable install are not found by distribution.
     MODULE2PACKAGE.update(mmseg='mmseg', mmlape=__name__)
     path = find_config(str(text))
-    source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
+    try:
+        source = path.read_text(encoding='utf-8') if path.suffix == '.py' else ''
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is not UTF-8: {error}') from None
     found = re.search(r"""^_base_ = ['"](.+/configs/(.+\.py))['"]$""", source, re.MULTILINE)
     if found is None or (path.parent / found[1]).is_file():
         try:
             cfg = Config.fromfile(path)
         except SyntaxError as error:
             raise ValueError(f'{path} is no Python: {error}') from None
-        except (AssertionError, ModuleNotFoundError) as error:
-            if getattr(error, 'name', None):
-                raise  # of an import in the config
-            raise ValueError(
-                f'{path}: {error}'
-            ) from None  # an unknown scope, or it is not installed
+        except Exception as error:  # a config is a program, or has an unknown scope
+            raise ValueError(f'{_place_in_config(path, error)}: {_one_line(error)}') from error
         _drop_scopes([*cfg.values()], ('mmlape', cfg.get('default_scope')))
         return cfg
     here = shipped_folder('configs') / found[2]
@@ -101,6 +100,26 @@ def read_config(text: str | Path) -> Config:
         raise ValueError(f'the _base_ of {path} is not there: {found[1]!r}')
     moved = Config.fromstring(source.replace(found[1], here.as_posix()), '.py')
     return Config(moved.to_dict(), cfg_text=source, filename=str(path))
+
+
+def _place_in_config(path: Path, error: Exception) -> str:
+    """The file, which may be a base of ``path``, and the line in which a config failed."""
+    file, trace = str(path.resolve()), error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_name == '_file2dict':  # MMEngine's, for each base
+            file = str(frame.f_locals.get('filename', file))
+        elif frame.f_code.co_name == '<module>' and frame.f_code.co_filename == file:
+            return f'{file}, line {trace.tb_lineno}'
+        trace = trace.tb_next
+    return file
+
+
+def _one_line(error: Exception) -> str:
+    said = ' '.join(str(error).split())
+    return (
+        said if isinstance(error, (AssertionError, OSError)) else f'{type(error).__name__}: {said}'
+    )
 
 
 def _drop_scopes(part: Any, needless: Container) -> None:

@@ -98,6 +98,25 @@ def test_a_base_of_an_unknown_package(tmp_path):
         read_config(tmp_path / 'mine.py')
 
 
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('a = 1\nb = nowhere', r"base\.py, line 2: NameError: name 'nowhere' is not defined"),
+        ('a = dict(', 'is no Python'),
+        ("_base_ = './none.py'", r"none\.py: .*No such file"),
+        ("_base_ = './base.py'", r'base\.py: RecursionError'),
+        ("a = __import__('mmpose')", r'base\.py, line 1: ModuleNotFoundError: .*mmpose'),
+        ('\xff', r'mine\.py is not UTF-8'),
+    ],
+)
+def test_a_config_that_fails_is_named_with_its_line(text, said, tmp_path):
+    mine, base = tmp_path / 'mine.py', tmp_path / 'base.py'
+    base.write_text(text, encoding='latin-1')
+    mine.write_text("_base_ = './base.py'\n" if text != '\xff' else text, encoding='latin-1')
+    with pytest.raises(ValueError, match=said):
+        read_config(mine)
+
+
 def test_what_is_missing_for_one_command():
     wrapped = ImportError('Failed to import custom modules')
     wrapped.__cause__ = ModuleNotFoundError(name='mmpretrain')
