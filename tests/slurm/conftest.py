@@ -11,7 +11,6 @@ import pytest
 from cluster import cluster, missing
 
 REPO = Path(__file__).resolve().parents[2]
-PAGE = REPO / 'docs' / 'cluster.md'
 
 
 def pytest_configure():
@@ -23,6 +22,8 @@ def pytest_configure():
 
 class Slurm:
     """Commands in the cluster, in a folder with data; ``mmlape`` is this clone's."""
+
+    page = (REPO / 'docs' / 'cluster.md').read_text()
 
     def __init__(self, folder, environment):
         self.folder = folder
@@ -47,25 +48,17 @@ class Slurm:
         assert (done.returncode != 0) is fails, text[-4000:]
         return text
 
-    def submit(self, command, *options, array=None):
+    def submit(self, command, *options):
         """The number of a job: the script of the page, for a node of one process each, which runs this ``command``."""
-        script = next(
-            block
-            for block in re.findall(r'(?ms)^```shell\n(.*?)^```', PAGE.read_text())
-            if '#SBATCH' in block
-        )
-        script, commands = re.subn(r'CPUS_PER_TASK=8 mmlape train .* &\n', f'{command} &\n', script)
-        assert commands == 1
+        script = re.search(r'(?ms)^```shell\n(#!.*?)^```', self.page)[1]
+        script, changes = re.subn(r'CPUS_PER_TASK=.* &\n', f'{command} &\n', script)
+        script, sleeps = re.subn(r'sleep \d+', 'sleep 2', script)
+        assert changes == sleeps == 1
         path = self.folder / 'job.sh'
         path.write_text(script)
-        options = [
-            '--partition=cpu',
-            *options,
-            '--ntasks-per-node=1',
-            '--cpus-per-task=1',
-            '--gres=none',
-        ]
-        return self('sbatch', '--parsable', '--output=job-%j.log', *options, path).strip()
+        one = ['--ntasks-per-node=1', '--cpus-per-task=1', '--gres=none', '--partition=cpu']
+        options = ['--parsable', '--output=job-%j.log', *one, *options]
+        return self('sbatch', *options, path).strip()
 
     def field(self, job, name):
         found = re.search(rf'\b{name}=(\S+)', self('scontrol', '--oneliner', 'show', 'job', job))
