@@ -37,6 +37,7 @@ def write_toy(slurm, run, *hooks):
     cfg = toy_config(
         slurm.folder / run, checkpoint=dict(interval=8), experiment_name='toy', custom_hooks=hooks,
         custom_imports=dict(imports=['mmlape', 'toy_training', 'training_hooks']), log_level='INFO',
+        loader=dict(num_workers=1),  # SLURM signals it too
         model_wrapper_cfg=dict(broadcast_buffers=True),  # the loss depends on the model's buffer
     )  # fmt: skip
     cfg.dump(slurm.folder / f'{run}.py')
