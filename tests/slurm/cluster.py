@@ -7,8 +7,8 @@ Debian and Ubuntu: `apt-get install slurmctld slurmd slurm-client munge`. Runs a
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -89,7 +89,11 @@ def cluster() -> Iterator[dict[str, str]]:
 
         def daemon(*command: str) -> None:
             log = stack.enter_context(open(folder / f'{command[0]}.out', 'a'))
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
+            # It ends with this process too, if that is killed.
+            process = subprocess.Popen(
+                ['setpriv', '--pdeathsig', 'TERM', *command],
+                env=environment, stdout=log, stderr=log, cwd=folder,
+            )  # fmt: skip
             stack.callback(_stop, process)
 
         munge = folder / 'munge'
@@ -119,7 +123,8 @@ def _configure(folder: Path) -> None:
     key = folder / 'munge' / 'key'
     key.touch(0o600)
     key.write_bytes(os.urandom(128))
-    text = CONF.format(user=getpass.getuser(), folder=folder, nodes=NODES, ports=_free_ports(3))
+    user = pwd.getpwuid(os.getuid()).pw_name
+    text = CONF.format(user=user, folder=folder, nodes=NODES, ports=_free_ports(3))
     (folder / 'slurm.conf').write_text(text)
 
 
