@@ -73,6 +73,7 @@ def test_it_works_where_packages_are_missing_or_broken(case, tmp_path):
     site = link_site_packages(tmp_path / 'site', without=without)
     if written:
         write_package(site[0], *written)
+    (tmp_path / 'config.py').touch()
     # With `-c` the program has no name; the real command has.
     code = (
         "import sys; sys.argv = ['mmlape', 'doctor', 'config.py', '--json']\n"

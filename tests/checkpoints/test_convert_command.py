@@ -219,6 +219,6 @@ def test_upstreams_test_tool_runs_the_converted_detector(tmp_path):
         )
         said += done.stdout + done.stderr
         assert done.returncode == 0, said[-4000:]
-    assert 'Load checkpoint from det.pth' in said and 'mask AP ' in said
+    assert 'Load checkpoint from det.pth' in said and 'coco/segm_mAP:' in said
     assert 'missing keys' not in said and 'unexpected key' not in said
     assert 'size mismatch' not in said

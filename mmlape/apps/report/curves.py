@@ -74,8 +74,8 @@ def draw_curves(
     figure = Figure(figsize=(8 if scores else 4, 3), layout='constrained')
     axes = figure.subplots(1, 2 if scores else 1, squeeze=False)[0]
     steps = [_exact_epoch(row, losses) if unit == 'epoch' else row['step'] for row in losses]
-    marker = 'o' * (len(losses) == 1)
-    axes[0].plot(steps, [row['loss'] for row in losses], marker, linestyle='-', color='tab:blue')
+    marker = 'o' if len(losses) == 1 else ''
+    axes[0].plot(steps, [row['loss'] for row in losses], marker=marker, color='tab:blue')
     axes[0].set(xlabel=unit, ylabel='training loss', ylim=(0, None))
     if scores:
         axes[1].plot(*zip(*scores), marker='o', color='tab:orange')
