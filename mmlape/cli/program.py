@@ -60,6 +60,7 @@ class _State:
     """The running command."""
 
     active = False
+    logs = False
     interrupted: float | None = None
     continuation: str | None = None
 
@@ -73,6 +74,7 @@ def run_program(main: Callable[[], Any], logs: bool = False) -> None:
             :data:`MISTAKES` ends it with one line, since no log could hold a traceback.
     """
     with framed():
+        _State.logs = logs
         if not logs:
             logging.disable(logging.INFO)
         try:
@@ -238,7 +240,8 @@ class Screen:
             )  # for Python's last flush
             if isinstance(error, BrokenPipeError):
                 sys.exit(UNREAD)
-            sys.exit(f'error: the output cannot be written: {error.strerror}')
+            if not _State.logs:  # a training goes on, and its log file says the same
+                sys.exit(f'error: the output cannot be written: {error.strerror}')
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

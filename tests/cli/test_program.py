@@ -203,18 +203,19 @@ def test_a_reader_that_has_gone_ends_a_command_without_a_word():
 
 
 @pytest.mark.parametrize(
-    ('stdout', 'code', 'said'),
+    ('stdout', 'logs', 'code', 'said'),
     [
-        ('>/dev/full', 1, 'error: the output cannot be written: No space left on device\n'),
-        ('>&-', 0, ''),
+        ('>/dev/full', False, 1, 'error: the output cannot be written: No space left on device\n'),
+        ('>/dev/full', True, 0, ''),
+        ('>&-', False, 0, ''),
     ],
 )
-def test_an_output_that_cannot_be_written(stdout, code, said, tmp_path):
-    """Also by a logger, which would print a traceback for each line."""
+def test_an_output_that_cannot_be_written(stdout, logs, code, said, tmp_path):
+    """Also by a logger, which would print a traceback for each line; a training goes on."""
     (tmp_path / 'writes.py').write_text(
         'import logging, sys\nfrom mmlape.cli.program import run_program\ndef main():\n'
         "    logging.basicConfig(stream=sys.stdout)\n    logging.warning('x' * 9999)\n    print('x')\n"
-        'run_program(main)\n'
+        f'run_program(main, logs={logs})\n'
     )
     command = ['bash', '-c', f'exec "$0" "$1" {stdout}', sys.executable, tmp_path / 'writes.py']
     environment = {**os.environ, 'PYTHONPATH': str(REPO)}
