@@ -111,7 +111,7 @@ def test_a_node_that_dies(slurm, whole):
     """Its process and the daemon of the step: the job fails at once, and resumes when it is requeued."""
     pid = slurm.folder / 'pid'
     write_toy(slurm, 'node', dict(type='Hang', at=10, rank=1, file=str(pid)))
-    command = f'SRUN_ARGS="--gres=none --wait=5" {train("node")}'  # otherwise 300 seconds
+    command = f'SRUN_ARGS="--gres=none --wait=2" {train("node")}'  # otherwise 300 seconds
     job = slurm.submit(command, '--nodes=2')
     slurm.wait(job, lambda: pid.exists() and pid.read_text())
     process = int(pid.read_text())
@@ -146,7 +146,8 @@ def test_an_array_of_seeds_where_there_are_no_locks(slurm):
     )
     path = os.pathsep.join([str(slurm.folder), slurm.environment['PYTHONPATH']])
     command = f'PYTHONPATH={path} mmlape train seeds.py --slurm cpu {found[2]}'
-    slurm.submit(command, '--nodes=1', found[1].replace('125', '122'), '--wait')
+    job = slurm.submit(command, '--nodes=1', found[1].replace('125', '122'))
+    slurm.wait(job, lambda: not slurm('squeue', '--noheader', f'--jobs={job}'))
     for seed in (121, 122):
         folder = slurm.folder / 'work_dirs' / 'lape-t' / f'seed_{seed}'
         assert last(folder)['meta']['seed'] == seed
