@@ -97,6 +97,7 @@ MISTAKES = {
     'export nuclei docs': "out: 'docs' is a folder, and must be a file",
     'export nuclei setup.py/x.onnx': "out: 'setup.py' is not a folder",
     'export nuclei x.onnx --images mmlape/cli': "--images: the folder 'mmlape/cli' has no image in it",
+    'share nuclei x --delta tim:x': "'tim:x' must be SOURCE:PLACE",
     'share nuclei setup.py/x': "folder: 'setup.py' is not a folder",
     'share nuclei x --metrics setup.py': '--metrics setup.py cannot be read as JSON',
     'app nuclei --example none': "--example: there is no file 'none'",

@@ -14,6 +14,7 @@ import sys
 from functools import partial
 
 from mmlape import cli
+from mmlape.apps.inference.names import folder_of_run
 from mmlape.cli.arguments import (
     MODEL,
     NEW_FOLDER,
@@ -53,7 +54,9 @@ def parse_arguments():
     parser.add_argument(
         '--tile', type=at_least(32), help='side of tiles in pixels, for large images'
     )
-    parser.add_argument('--overlap', type=RATE_BELOW_ONE, help='share of a tile (0.2)')
+    parser.add_argument(
+        '--overlap', type=RATE_BELOW_ONE, default=0.2, help='share of a tile (%(default)s)'
+    )
     parser.add_argument(
         '--global', dest='with_whole', action='store_true',
         help='with tiles, look at the whole shrunken image too, for large objects',
@@ -68,12 +71,12 @@ def parse_arguments():
     parser.add_argument('--no-pictures', action='store_true', help='do not draw')
     cli.add_device(parser)
     options = parser.parse_args()
-    for given, option in (
-        (options.with_whole, '--global'),
-        (options.overlap is not None, '--overlap'),
-    ):
+    overlap = options.overlap != parser.get_default('overlap')
+    for given, option in (options.with_whole, '--global'), (overlap, '--overlap'):
         if given and not options.tile:
             parser.error(f'{option} goes with --tile')
+    with cli.usage():
+        options.out, options.earlier = folder_of_run(options.out)
     return options
 
 
@@ -98,12 +101,11 @@ class Frames:
 def predict(options):
     """Predict and write; returns what could not be read or predicted."""
     from mmlape.apps.inference import load
-    from mmlape.apps.inference.output import PredictionWriter, folder_of_run
+    from mmlape.apps.inference.output import PredictionWriter
     from mmlape.apps.inference.progress import Progress
     from mmlape.apps.inference.sources import find_sources
 
-    out, earlier = folder_of_run(options.out)
-    sources = find_sources(options.source, earlier)
+    sources = find_sources(options.source, options.earlier)
     model = load(options.model, options.config, options.device, trust=options.trust)
     if options.score is None and (note := model.score_note()):
         print(note)
@@ -115,11 +117,11 @@ def predict(options):
         options.batch,
         options.score,
         options.tile,
-        0.2 if options.overlap is None else options.overlap,
+        options.overlap,
         options.with_whole,
     )
     writer = PredictionWriter(
-        out, model.classes, not options.no_pictures, options.json, options.csv
+        options.out, model.classes, not options.no_pictures, options.json, options.csv
     )
     progress = Progress(sources)
     together = 1 if options.tile else options.batch

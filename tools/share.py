@@ -18,7 +18,8 @@ from pathlib import Path
 
 from mmlape import cli
 from mmlape.apps.inference.names import on_hub
-from mmlape.cli.arguments import FILE, MODEL, NEW_FOLDER, Parser
+from mmlape.checkpoints.formats import FORMATS
+from mmlape.cli.arguments import FILE, MODEL, NEW_FOLDER, Parser, checked
 from mmlape.shipped import shipped_configs
 
 
@@ -34,7 +35,7 @@ def parse_arguments():
     parser.add_argument('--license', help="of the weights, as the hub has them: 'apache-2.0', ...")
     parser.add_argument('--metrics', type=FILE, help='JSON: figures by name (those in the logs)')
     parser.add_argument(
-        '--delta', metavar='SOURCE:PLACE',
+        '--delta', type=checked(delta), metavar='SOURCE:PLACE',
         help="write only differences to weights that must not be passed on, such as 'timm:vit_small_patch16_dinov3'",
     )  # fmt: skip
     options = parser.parse_args()
@@ -43,6 +44,16 @@ def parse_arguments():
     with cli.usage():
         options.figures = read_metrics(options.metrics) if options.metrics else None
     return options
+
+
+def delta(text):
+    """Check the form of ``--delta``."""
+    source, _, place = text.partition(':')
+    if source not in FORMATS or not place:
+        raise ValueError(
+            f'{text!r} must be SOURCE:PLACE, the source of {", ".join(sorted(FORMATS))}'
+        )
+    return text
 
 
 def logged_metrics(path):

@@ -47,6 +47,7 @@ _WARNINGS = (
     'faster_coco_eval is not installed',  # a metric that no config of ours uses
     'Setting (OMP|MKL)_NUM_THREADS environment',  # MMEngine, of what it does in every run
     'Default ``avg_non_ignore`` is False',  # upstream's default, with which recipes were published
+    'For binary segmentation, we suggest',  # label maps of two classes are trained as those of more
     '`reduce_zero_label` will be deprecated',  # upstream's data sets still set it in their pipelines
     '`create_unbacked_symint` is deprecated',  # torchvision calls torch so, in an export
     '`isinstance\\(treespec, LeafSpec\\)` is deprecated',  # torch calls itself so, in an export

@@ -1,4 +1,5 @@
-"""Names of models, which are no paths: those that come with the package, and those on the hub. No slow imports."""
+"""Names of models, which are no paths: those that come with the package, and those on the hub; and of folders of
+predictions. No slow imports."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from mmlape.checks import existing_checkpoint
 from mmlape.shipped import PACKAGE
 
 MODELS = PACKAGE / 'models'  # those that come with the package: weights, and facts as JSON
+# What a run of predictions writes into its folder.
+WRITTEN = ('classes.txt', 'pictures', 'label_maps', 'predictions.json', 'predictions.csv')
 _ON_HUB = re.compile(r'[\w.-]+/[\w.-]+(@[\w./-]+)?')
 
 
@@ -45,3 +48,25 @@ def existing_model(text: str) -> str:
     raise ValueError(
         f'there is no checkpoint {text!r}; by name there are: {", ".join(with_package())}'
     )
+
+
+def folder_of_run(wanted: Path | None) -> tuple[Path, list[Path]]:
+    """Return the folder of a new run, and the folders of earlier ones beside it, which no run predicts again.
+
+    Args:
+        wanted: The folder. None: ``predictions``, or the first of ``predictions-2``, ``predictions-3``, ... that
+            holds no run.
+
+    Raises:
+        ValueError: If ``wanted`` holds the files of a run.
+    """
+    if wanted is not None:
+        if found := [name for name in WRITTEN if (wanted / name).exists()]:
+            raise ValueError(
+                f'--out: {wanted} holds an earlier run ({", ".join(found)}): name another folder, or remove it'
+            )
+        return wanted, [wanted]
+    folders = [Path('predictions')]
+    while any((folders[-1] / name).exists() for name in WRITTEN):
+        folders.append(Path(f'predictions-{len(folders) + 1}'))
+    return folders[-1], folders

@@ -18,30 +18,6 @@ from .progress import named
 from .results import Result
 from .sources import Source
 
-WRITTEN = ('classes.txt', 'pictures', 'label_maps', 'predictions.json', 'predictions.csv')
-
-
-def folder_of_run(wanted: Path | None) -> tuple[Path, list[Path]]:
-    """Return the folder of a new run, and the folders of earlier ones beside it, which no run predicts again.
-
-    Args:
-        wanted: The folder. None: ``predictions``, or the first of ``predictions-2``, ``predictions-3``, ... that
-            holds no run.
-
-    Raises:
-        ValueError: If ``wanted`` holds the files of a run.
-    """
-    if wanted is not None:
-        if found := [name for name in WRITTEN if (wanted / name).exists()]:
-            raise ValueError(
-                f'--out: {wanted} holds an earlier run ({", ".join(found)}): name another folder, or remove it'
-            )
-        return wanted, [wanted]
-    folders = [Path('predictions')]
-    while any((folders[-1] / name).exists() for name in WRITTEN):
-        folders.append(Path(f'predictions-{len(folders) + 1}'))
-    return folders[-1], folders
-
 
 class PredictionWriter:
     """Writes results into a folder.
