@@ -116,11 +116,14 @@ class Screen:
         self.stream = sys.stdout
 
     def __call__(self, report: robust.Report) -> None:
+        from mmlape.apps.report.names import names_of
+
         renditions = report.cell == robust.RENDITIONS
         metric = 'subset/top1' if renditions else self.metric
         metric = robust.headline_of({report.cell: report.measured}, metric)
+        name = names_of([metric])[metric]
         left = f'{report.left} left, about {clock(report.seconds_left)}' if report.left else 'done'
-        line = f'  {report.cell:<22} {metric} {report.measured[metric]:<9.4g} {left}'
+        line = f'  {report.cell:<22} {name} {report.measured[metric]:<9.4g} {left}'
         print(line, file=self.stream, flush=True)
 
 

@@ -68,7 +68,7 @@ def test_a_classifier_on_all_of_it(run, tmp_path):
     keys = ['clean', 'fog/1', 'fog/5', 'jpeg_compression/1', 'jpeg_compression/5', 'imagenet-r']
     assert list(record['results']) == keys and record['imagenet'] is True
     assert {'accuracy/top1', 'accuracy/top5'} == set(record['results']['fog/1'])
-    assert '6 test sets.' in out and 'jpeg_compression/1     accuracy/top1' in out
+    assert '6 test sets.' in out and 'jpeg_compression/1     top-1 accuracy' in out
     assert (WORK / 'robustness.md').read_text() in out and '| ImageNet-R |' in out
     check_png(WORK / 'robustness.png')
 

@@ -121,7 +121,7 @@ def test_a_table_of_one_model():
     record = record_of(40)
     record['results'][RENDITIONS] = {'subset/top1': 31.25}
     lines = describe(record).splitlines()
-    assert lines[0] == '| accuracy/top1 | 1 | 2 | 3 | 4 | 5 | mean | CE |'
+    assert lines[0] == '| top-1 accuracy | 1 | 2 | 3 | 4 | 5 | mean | CE |'
     assert lines[2] == '| gaussian noise | 40.0 | 40.0 | 40.0 | 40.0 | 40.0 | 40.0 | 67.7 |'
     assert '| rPC (%) | 44.4 |' in lines and '| ImageNet-R | 31.2 |' in lines
     plain = describe(record_of(0.4, imagenet=False, clean=0.8, metric='coco/bbox_mAP'))

@@ -17,9 +17,10 @@ from PIL import Image
 from mmlape.atomic import atomic_write
 from mmlape.training.paper_hooks import RATIO_PREFIX
 
+from .names import NO_METRICS
+
 DASHES = ('-', '--', '-.', ':', (0, (4, 1, 1, 1, 1, 1)))
 _LEAST_WIDTH = 600  # pixels: narrower ones are enlarged
-NO_METRICS = ('step', 'time', 'data_time')  # validations log these beside metrics
 
 
 def read_curves(work_dir: Path) -> list[dict[str, float]]:

@@ -29,7 +29,6 @@ from . import page
 from .batch import BATCH, draw_batch
 from .classes import class_table, score_figures
 from .curves import (
-    NO_METRICS,
     best_scores,
     draw_curves,
     is_validation,
@@ -37,7 +36,7 @@ from .curves import (
     unit_of,
     write_table,
 )
-from .names import names_of
+from .names import NO_METRICS, names_of
 from .rates import BINS
 from .tally import Tally
 

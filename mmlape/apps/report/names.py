@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from .curves import NO_METRICS
-
+NO_METRICS = ('step', 'time', 'data_time')  # validations log these beside metrics
 # `coco/bbox_mAP_50`, `lvis/segm_AP75`, `pascal_voc/AP50`
 _AP = re.compile(r'\w+/(?:(bbox|segm)_)?m?AP_?(\d+|[sml])?')
 _OF_CLASS = re.compile(r'\w+/(.+)_precision')  # MMDetection's name for the AP of a class

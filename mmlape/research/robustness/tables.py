@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mmlape.apps.report.names import names_of
+
 from . import CORRUPTIONS, EXTRA, GROUPS, SEVERITIES
 from .scores import (
     CLEAN,
@@ -44,7 +46,8 @@ def describe(record: Mapping[str, Any], metric: str | None = None) -> str:
     results = record['results']
     metric = headline_of(results, metric)
     errors = corruption_errors(results) if _has_errors(record, metric) else {}
-    head = [metric, *map(str, SEVERITIES), 'mean', *(['CE'] if errors else [])]
+    shown = _shown(metric)
+    head = [shown, *map(str, SEVERITIES), 'mean', *(['CE'] if errors else [])]
     names, rows = CORRUPTIONS + EXTRA, []
     for name, cells in zip(names, _unit(metric) * grid_of(results, metric, names)):
         if np.isfinite(cells).any():
@@ -52,7 +55,7 @@ def describe(record: Mapping[str, Any], metric: str | None = None) -> str:
             rows.append([name.replace('_', ' '), *map(_number, row)])
     lines = _table(head, rows) if rows else []
     summary = [[title, _number(value)] for title, value in _summary(record, metric).items()]
-    return '\n'.join([*lines, '', *_table([record['name'], metric], summary)]) + '\n'
+    return '\n'.join([*lines, '', *_table([record['name'], shown], summary)]) + '\n'
 
 
 def compare(records: Records, metric: str | None = None) -> str:
@@ -67,7 +70,7 @@ def compare(records: Records, metric: str | None = None) -> str:
     """
     metric = _common_metric(records, metric)
     columns = _spreads(records, lambda record: _summary(record, metric))
-    lines = _table([metric, *columns], [*zip(records, *columns.values())])
+    lines = _table([_shown(metric), *columns], [*zip(records, *columns.values())])
     means = _spreads(records, lambda record: _means(record, metric))
     rows = [[title, *cells] for title, cells in means.items()]
     return '\n'.join([*lines, '', *_table(['mean over severities', *records], rows)]) + '\n'
@@ -86,7 +89,7 @@ def draw(records: Records, metric: str | None = None) -> Figure:
         ValueError: There is no such metric in one of them.
     """
     # Matplotlib is loaded by what draws alone.
-    from mmlape.apps.report import line_style, names_of
+    from mmlape.apps.report import line_style
     from mmlape.research.analysis.figures import TEXT, new_plots
 
     metric = _common_metric(records, metric)
@@ -119,7 +122,7 @@ def draw(records: Records, metric: str | None = None) -> Figure:
         place.set_xticks([0, *SEVERITIES])
         place.set_xlabel('severity', fontsize=TEXT, labelpad=1)
     unit = ' (%)' if metric in METRICS else ''
-    places[0].set_ylabel(f'{names_of([metric])[metric]}{unit}', fontsize=TEXT, labelpad=1)
+    places[0].set_ylabel(f'{_shown(metric)}{unit}', fontsize=TEXT, labelpad=1)
     figure.legend(
         *places[0].get_legend_handles_labels(), loc='outside lower center', ncols=3, fontsize=TEXT, frameon=False
     )  # fmt: skip
@@ -152,6 +155,11 @@ def _summary(record: Mapping[str, Any], metric: str) -> dict[str, float | None]:
 def _has_errors(record: Mapping[str, Any], metric: str) -> bool:
     """Whether AlexNet's errors are of the same classes."""
     return bool(record.get('imagenet')) and metric == METRICS[0]
+
+
+def _shown(metric: str) -> str:
+    """The name that people use."""
+    return names_of([metric])[metric]
 
 
 def _unit(metric: str) -> float:
