@@ -164,10 +164,11 @@ def compile_advice(families: set[str]) -> str:
     """The commands that compile the operators of the installed mmcv."""
     mmcv = next(each for each in PACKAGES if each.module == 'mmcv')
     name, version = mmcv.original if families == {'original'} else mmcv.onedl
+    setuptools = 'setuptools>=77' + ',<81' * (name == 'mmcv')  # of which it needs pkg_resources
     folder = f'{name.replace("-", "_")}-{version}'
     # mmcv's setup.py compiles C++17; without that, torch adds what its headers need: since 2.14, C++20.
     return (
-        "`pip install 'setuptools>=77,<81' wheel ninja psutil`, then "
+        f"`pip install '{setuptools}' wheel ninja psutil`, then "
         f'`pip download --no-deps --no-build-isolation --no-binary :all: {name}=={version}`, '
         f"""`tar xf {folder}.tar.gz`, `sed -i "s/'-std=c++17'//" {folder}/setup.py` and """
         f'`MMCV_WITH_OPS=1 pip install --no-build-isolation --no-deps --force-reinstall ./{folder}`'
