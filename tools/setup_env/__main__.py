@@ -147,7 +147,9 @@ class Setup:
         self.kept, lines, left_out = {}, self.constraints, [*STACKS['onedl']]
         if not self.state['ours']:
             command = [self.uv, 'pip', 'list', '-q', '--python', self.python, '--format=freeze']
-            found = without(output('uv does not run', *command).splitlines(), BUILD_TOOLS)
+            found = output('uv does not run', *command).splitlines()
+            # torchvision brings the newest pillow, and gradio needs pillow<13.
+            found = without(found, [*BUILD_TOOLS, 'pillow'])
             self.kept = {line.split('==')[0]: line.split('+')[0] for line in found}
             changeable = without([*self.pins], ['torch', *BUILD_TOOLS])
             tested = without(self.constraints, [*changeable, *self.kept])
