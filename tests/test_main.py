@@ -116,6 +116,8 @@ MISTAKES = {
     'picture position_correlation setup.py --head -1': '--head: must be at least 0',
     'experiment camvit': "there is no experiment 'camvit'; did you mean 'camvid'",
     'experiment camvid --only best': "--only must be one of ['LaPE', 'default'], got 'best'",
+    'experiment camvid --part test': '--part goes with --evaluate',
+    'picture dtn_ratios none': "runs: there is no file and no folder 'none'",
     'experiment camvid --work-dir setup.py': "--work-dir: 'setup.py' is not a folder",
     'build digit_scenes setup.py': 'setup.py exists and is not a digit scenes folder',
     'build list_ops x --num-train 0': 'num_train must be 1 to 10000000, got 0',

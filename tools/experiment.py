@@ -54,6 +54,8 @@ def parse_arguments():
         for name, each in EXPERIMENTS.items():
             print(f'{name:<24} {each.question} ({len(each.variants)} x {each.seeds} runs)')
         sys.exit()
+    if options.part != 'val' and not options.evaluate:
+        parser.error('--part goes with --evaluate')
     with usage():
         if options.name != 'all' and options.name not in EXPERIMENTS:
             hint = did_you_mean(options.name, EXPERIMENTS)

@@ -164,6 +164,12 @@ def _file(text: str) -> Path:
     return Path(text)
 
 
+def _existing(text: str) -> Path:
+    if not Path(text).exists():
+        raise ValueError(f'there is no file and no folder {text!r}')
+    return Path(text)
+
+
 def _new_folder(text: str) -> Path:
     path = Path(text)
     first = next(each for each in (path, *path.parents, Path()) if os.path.lexists(each))
@@ -220,7 +226,7 @@ def _loggers(text: str) -> list[str]:
 RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
 ABOVE_ZERO = checked(_above_zero)
 CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
-FOLDER, FILE = map(checked, (_folder, _file))
+FOLDER, FILE, EXISTING = map(checked, (_folder, _file, _existing))
 NEW_FOLDER, NEW_FILE, NEW_PATH = map(checked, (_new_folder, _new_file, _new_path))
 SOURCE, RESUME, LOGGERS, DEVICE = map(checked, (_source, _resume, _loggers, _device))
 NEW_CHECKPOINT = checked(lambda text: check_target(_new_file(text)))

@@ -311,7 +311,7 @@ def test_course_of_ratios(commands, tmp_path):
         assert arrays['steps'].tolist() == [1, 5]
         assert arrays['backbone.block1.0.norm1/var'].tolist() == [[0.1], [0.5]]
     for mistake, text in (
-        ('none', 'No such file'),
+        ('none', 'no file and no folder'),
         (tmp_path / 'empty', 'no ratios are logged in'),
     ):
         (tmp_path / 'empty').mkdir(exist_ok=True)
