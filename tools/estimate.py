@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--batch', type=at_least(1), help="images per GPU (default: the config's)")
     parser.add_argument(
         '--size', '--imgsz', nargs=2, type=at_least(1), metavar=('HEIGHT', 'WIDTH'),
-        help="of the padded images (default: the config's crop or padding, else 800 1344)",
+        help="of the padded images (default: the config's crop, padding or scale, else 800 1344)",
     )  # fmt: skip
     parser.add_argument('--amp', action='store_true', help='with mixed precision')
     parser.add_argument(

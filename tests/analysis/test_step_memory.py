@@ -163,6 +163,18 @@ def test_sizes_of_training():
         assert training_size(Config.fromfile(CONFIGS / f'{name}.py')) == size
 
 
+def test_sizes_of_scales():
+    """As those of `mmlape fit`."""
+    step = dict(type='RandomResize', scale=(160, 128), ratio_range=(0.75, 1.25))
+    for scaled, size in (
+        (step, (160, 224)),
+        (dict(type='Resize', scale=(96, 96)), (96, 96)),
+        (dict(type='Resize', scale_factor=2), (800, 1344)),
+    ):
+        loader = dict(dataset=dict(pipeline=[scaled]))
+        assert training_size(Config(dict(model={}, train_dataloader=loader))) == size
+
+
 @pytest.mark.parametrize(
     ('crop', 'size'), [((256, 320), (256, 320)), (256, (256, 256)), ((0.5, 0.5), (800, 1344))]
 )

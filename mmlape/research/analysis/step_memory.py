@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -106,7 +106,7 @@ def measure_step_memory(
 
 
 def training_size(config: Config) -> tuple[int, int]:
-    """(height, width) of training images: of padding, the last crop or a range of scales, else 800 x 1344."""
+    """(height, width) of training images: of padding, the last crop or the largest scale, else 800 x 1344."""
     preprocessor = config.model.get('data_preprocessor') or {}
     augments = preprocessor.get('batch_augments') or []
     data = [
@@ -117,17 +117,24 @@ def training_size(config: Config) -> tuple[int, int]:
     crops = [step['crop_size'] for step in pipeline if 'crop_size' in step]
     crops = [(each, each) if isinstance(each, int) else each for each in crops]
     crops = [each for each in crops if all(isinstance(side, int) for side in each)]  # not relative
-    scales = [step['scale'] for step in pipeline if step['type'] == 'RandomResize']
-    ranges = [max(scale) for scale in scales if isinstance(scale[0], (list, tuple))]
+    resized = [step for step in pipeline if step['type'] in ('Resize', 'RandomResize')]
+    scales = [_largest(step) for step in resized if isinstance(step.get('scale'), (list, tuple))]
     sizes = [
         *(augment['size'] for augment in augments if 'size' in augment),
         preprocessor.get('size'),
         *reversed(crops),
-        *([-(-side // 32) * 32 for side in sorted(largest)] for largest in ranges),
+        *([-(-side // 32) * 32 for side in sorted(largest)] for largest in scales),
         LARGEST,
     ]
     height, width = next(size for size in sizes if size)
     return height, width
+
+
+def _largest(step: Mapping[str, Any]) -> list[int]:
+    """The largest scale to which a step resizes."""
+    scale, ratio = step['scale'], max(step.get('ratio_range') or [1.0])
+    largest = max(scale) if isinstance(scale[0], (list, tuple)) else scale
+    return [round(side * ratio) for side in largest]
 
 
 def random_batch(
