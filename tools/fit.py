@@ -227,7 +227,8 @@ def report(options, data, best):
     for name, value in for_people(best_scores(read_curves(work_dir), best)).items():
         print(f'  {name:<32} {value:g}')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
-    print(f'{len(pictures)} images, truth left and prediction right: {out}/pictures')
+    images = f'{len(pictures)} image{"s" * (len(pictures) != 1)}'
+    print(f'{images}, truth left and prediction right: {out}/pictures')
     print(f'predict: mmlape predict {shlex.quote(str(work_dir))} IMAGES')
 
 

@@ -224,7 +224,8 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
     report.images.update(name for _, name in pairs)
     report.images[''] = len(images)
     numbers = ', '.join(f'{name} {report.objects[name]}' for name in classes[:20])
-    report.notes.append(f'{len(images)} images, {len(used)} usable boxes ({numbers})')
+    count = f'{len(images)} image{"s" * (len(images) != 1)}'
+    report.notes.append(f'{count}, {len(used)} usable boxes ({numbers})')
     for reason, number in Counter(reasons[reasons != ''].tolist()).items():
         report.notes.append(f'{number} boxes are skipped by MMDetection: {reason}')
     strange = [box['id'] for box in boxes if box.get('iscrowd') not in (None, 0, 1)]
