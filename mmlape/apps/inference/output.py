@@ -88,7 +88,11 @@ class PredictionWriter:
         names = [entry['name'] for entry in self.coco['categories']]
         counts = Counter(names[box['category_id'] - 1] for box in boxes)
         found = f', {len(boxes)} box{"es" * (len(boxes) > 1)} ({named(counts)})' if boxes else ''
-        lines = [f'{len(images)} image{"s" * (len(images) != 1)}{found}: see {self.folder}']
+        written = (
+            self.pictures or self.as_json or self.as_csv or (self.folder / 'label_maps').exists()
+        )
+        see = f': see {self.folder}' * bool(written)
+        lines = [f'{len(images)} image{"s" * (len(images) != 1)}{found}{see}']
         if boxes and not (self.as_json or self.as_csv):
             lines.append(
                 'next: --json (COCO) or --csv write the boxes; --score S draws fewer or more'
