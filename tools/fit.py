@@ -23,7 +23,16 @@ from mmlape.apps.fit.data import FORMATS, TASKS, find_data, one_of
 from mmlape.apps.fit.models import find_model, known_model, listing
 from mmlape.apps.fit.options import FitOptions
 from mmlape.checkpoints import formats
-from mmlape.cli.arguments import FOLDER, LOGGERS, NEW_FOLDER, RATE, RATE_BELOW_ONE, Parser, checked
+from mmlape.cli.arguments import (
+    FOLDER,
+    LOGGERS,
+    NEW_FOLDER,
+    RATE,
+    RATE_BELOW_ONE,
+    Parser,
+    checked,
+    new_folder,
+)
 
 
 def parse_arguments():
@@ -54,6 +63,8 @@ def parse_arguments():
     with cli.usage():
         if options.model and options.task:
             find_model(options.model, options.task)
+        if options.out is None and options.data:
+            options.out = new_folder(f'fits/{options.data.resolve().name}')
         options.how = FitOptions(**{f.name: getattr(options, f.name) for f in fields(FitOptions)})
     return options
 
@@ -237,8 +248,6 @@ def main():
     if options.list:
         print(listing())
         return 0
-    if options.out is None:
-        options.out = Path('fits', Path(options.data).resolve().name)
     with cli.usage():
         data = read(options)
     cfg = prepare(options, data)

@@ -23,6 +23,7 @@ from mmlape.cli.arguments import (
     SOURCE,
     Parser,
     at_least,
+    new_folder,
 )
 from mmlape.cpu.wait_policy import set_wait_policy
 
@@ -77,6 +78,7 @@ def parse_arguments():
             parser.error(f'{option} goes with --tile')
     with cli.usage():
         options.out, options.earlier = folder_of_run(options.out)
+        new_folder(str(options.out))
     return options
 
 

@@ -170,7 +170,8 @@ def _existing(text: str) -> Path:
     return Path(text)
 
 
-def _new_folder(text: str) -> Path:
+def new_folder(text: str) -> Path:
+    """The folder, which need not exist; ValueError if nothing can be written there."""
     path = Path(text)
     first = next(each for each in (path, *path.parents, Path()) if os.path.lexists(each))
     if not os.path.isdir(first):
@@ -187,7 +188,7 @@ def _new_file(text: str) -> Path:
 
 
 def _new_path(text: str) -> Path:
-    _new_folder(str(Path(text).parent))
+    new_folder(str(Path(text).parent))
     return Path(text)
 
 
@@ -227,7 +228,7 @@ RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
 ABOVE_ZERO = checked(_above_zero)
 CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
 FOLDER, FILE, EXISTING = map(checked, (_folder, _file, _existing))
-NEW_FOLDER, NEW_FILE, NEW_PATH = map(checked, (_new_folder, _new_file, _new_path))
+NEW_FOLDER, NEW_FILE, NEW_PATH = map(checked, (new_folder, _new_file, _new_path))
 SOURCE, RESUME, LOGGERS, DEVICE = map(checked, (_source, _resume, _loggers, _device))
 NEW_CHECKPOINT = checked(lambda text: check_target(_new_file(text)))
 IMAGE_FOLDER, IMAGE_SOURCE = checked(_image_folder), checked(partial(_source, endings=IMAGES))

@@ -22,10 +22,12 @@ from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
+from PIL import Image
 from toy_training import toy_config, toy_run
 
 from mmlape.apps.report import ReportHook
 from mmlape.apps.report.batch import draw_batch
+from mmlape.apps.report.curves import draw_curves
 from mmlape.registry import DATASETS, METRICS, MODELS
 
 
@@ -70,6 +72,12 @@ def test_the_best_is_that_of_the_checkpoints(rule, step, tmp_path):
     ReportHook().after_train(runner(tmp_path, logger=logging.getLogger('best'), hooks=hooks))
     page = (tmp_path / 'report.html').read_text()
     assert f'best (iteration {step})' in page and '<div class="wide"><img ' in page
+
+
+def test_one_logged_step_is_a_point(tmp_path, recwarn):
+    draw_curves([dict(loss=1.0, step=1)], None, tmp_path / 'curves.png')
+    pixels = np.asarray(Image.open(tmp_path / 'curves.png').convert('RGB')).astype(int)
+    assert (abs(pixels - (31, 119, 180)).max(axis=2) < 20).sum() > 20 and not recwarn.list
 
 
 def of_one_process(rank, folder):
