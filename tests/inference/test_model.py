@@ -24,6 +24,7 @@ from tool_runs import Commands
 import mmlape
 from mmlape.apps.inference import Model
 from mmlape.apps.inference.loading import _checkpoint_in
+from mmlape.apps.inference.tiles import input_side
 from mmlape.checkpoints import CheckpointError, files, reading
 from mmlape.layers import merge_lora
 from mmlape.training.last_checkpoint import best_checkpoint
@@ -134,6 +135,11 @@ def test_a_large_image_is_told_of_once_unless_it_is_in_tiles(models, monkeypatch
             (result,) = model.predict(large, tile=tile, batch=4)
             assert result.image.shape == large.shape and len(said) == lines
         assert words in said.pop() and not said
+    side = input_side(models['mmdet'].cfg)
+    for tile in (side // 2, side // 2 - 1, side // 2 - 2):
+        models['mmdet'].predict(image(9, 9), tile=tile)
+    (line,) = said
+    assert f'enlarges tiles of {side // 2 - 1} pixels to {side}' in line
     (result,) = models["mmdet"].predict(image(100, 300), tile=200, score=0.0, with_whole=True)
     assert len(result) and (result.boxes[:, 2] <= 300).all()
 

@@ -153,6 +153,7 @@ class Model:
         named = (self._opened(number, image) for number, image in enumerate(several))
         if tile is not None:
             tiles_of(1, 1, tile, overlap)  # refused here, not with the first image
+            self._tell_of_tiles(tile)
             return (
                 self._in_tiles(name, image, batch, score, tile, overlap, with_whole)
                 for name, image in named
@@ -445,6 +446,16 @@ class Model:
                 'at once',
                 f'{name}: {columns} x {rows} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '
                 f'much time, and {size / 1e9:.1f} GB for the scores alone: {tiles}',
+            )
+
+    def _tell_of_tiles(self, side: int) -> None:
+        """Say once that tiles are enlarged, to objects of a size that the model has not been trained on."""
+        steps, own = self.cfg['test_dataloader']['dataset']['pipeline'], input_side(self.cfg)
+        if side < _SHRUNK * own and any('Resize' in str(step['type']) for step in steps):
+            self._say(
+                'enlarged',
+                f'the test pipeline enlarges tiles of {side} pixels to {own}, which takes long and shows objects '
+                f'larger than the model knows them: use --tile {own} (predict(..., tile={own}))',
             )
 
     def _free_memory(self) -> int:
