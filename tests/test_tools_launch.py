@@ -109,16 +109,39 @@ def test_slurm_by_default(started):
         ('--slurm gpu --max-restarts 2', 'SLURM requeues jobs'),
         ('--slurm gpu --nodes 1:2', 'SLURM requeues jobs'),
         ('--gpus 2 --launcher pytorch', 'leave out --launcher'),
+        ('--nodes 2', '--nodes 2 without SLURM needs NODE_RANK and MASTER_ADDR'),
+        ('--nodes 2 --max-restarts 1', '--nodes 2 without SLURM needs MASTER_ADDR'),
         ('--slurm gpu', '--slurm needs srun'),
     ],
 )
 def test_mistakes(options, words, monkeypatch, capsys):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr('shutil.which', lambda name: None)
     monkeypatch.setattr(sys, 'argv', ['train.py', MASK_RCNN, *options.split()])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
     said = capsys.readouterr().err
     assert end.value.code == 2 and words in said and said.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    ('options', 'name', 'value', 'least'),
+    [
+        ('--gpus 2', 'PORT', 'http', 1),
+        ('--gpus 2', 'NODE_RANK', '-1', 0),
+        ('--slurm gpu', 'CPUS_PER_TASK', '0', 1),
+        ('--slurm gpu', 'PORT', '', 1),
+    ],
+)
+def test_mistakes_in_the_environment(options, name, value, least, monkeypatch, capsys):
+    monkeypatch.setattr('shutil.which', lambda name: name)
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, 'argv', ['train.py', MASK_RCNN, *options.split()])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
+    says = f'error: {name} must be a number of at least {least}, got {value!r}\n'
+    assert (end.value.code, capsys.readouterr().err) == (2, says)
 
 
 @pytest.mark.parametrize(('signalled', 'status'), [(True, 130), (False, 3)])

@@ -93,7 +93,7 @@ def test_a_machine_that_is_lost_comes_back(tmp_path):
     write_toy(tmp_path, rank=1, model=dict(type='mmlape.ToyBackbone'))
     asked = '-m mmlape train config.py --nodes 2 --max-restarts 1'
     command = [sys.executable, *asked.split()]
-    environ = environment_of_processes()
+    environ = environment_of_processes() | dict(MASTER_ADDR='127.0.0.1')
     options = dict(cwd=tmp_path, env=environ, stderr=subprocess.STDOUT)
     machines = []
     try:

@@ -55,6 +55,11 @@ def launch(options: argparse.Namespace, command: str) -> None:
         _by_srun(options, command, arguments)
     if options.max_restarts is None and ':' in (options.nodes or ''):
         wrong_usage('--nodes MIN:MAX needs --max-restarts')
+    names = ['MASTER_ADDR'] if options.max_restarts else ['NODE_RANK', 'MASTER_ADDR']
+    if options.nodes not in (None, '1') and not all(name in os.environ for name in names):
+        wrong_usage(
+            f'--nodes {options.nodes} without SLURM needs {" and ".join(names)} in the environment of each machine'
+        )
     if options.max_restarts and command == 'train' and options.resume is None:
         arguments.append('--resume')  # a machine that comes back does not know of the restart
     _by_torchrun(options, command, arguments)
@@ -67,6 +72,14 @@ def _nodes(text: str) -> str:
     return text
 
 
+def _number(name: str, default: int, least: int = 1) -> int:
+    """A variable of the environment."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        wrong_usage(f'{name} must be a number of at least {least}, got {text!r}')
+    return int(text)
+
+
 def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
     """Run torchrun without its tracebacks: processes that end with an error, or by Ctrl-C, have said why."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -75,7 +88,7 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
     from torch.distributed.run import main as torchrun
 
     gpus, environ = options.gpus or 1, os.environ
-    address, port = environ.get('MASTER_ADDR', '127.0.0.1'), environ.get('PORT', '29500')
+    address, port = environ.get('MASTER_ADDR', '127.0.0.1'), _number('PORT', 29500)
     if options.max_restarts:
         # The only rendezvous that a lost machine can join again; with torch 2.11 only where the store is not shared, as
         # those that stay tell its address once.
@@ -83,7 +96,7 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
         where = ['--rdzv-backend=c10d', f'--rdzv-endpoint={address}:{port}']
         where.append(f'--max-restarts={options.max_restarts}')
     else:
-        rank = environ.get('NODE_RANK', '0')
+        rank = _number('NODE_RANK', 0, least=0)
         where = [f'--node-rank={rank}', f'--master-addr={address}', f'--master-port={port}']
     if gpus > 1:  # what torchrun sets then, with a warning of five lines
         environ.setdefault('OMP_NUM_THREADS', '1')
@@ -112,8 +125,8 @@ def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]
     gpus, nodes = options.gpus or 1, int(options.nodes or 1)
     environ = os.environ
     # Jobs on one machine need different ports.
-    job = int(environ.get('SLURM_JOB_ID') or os.getpid())
-    environ['MASTER_PORT'] = environ.get('PORT') or str(20000 + job % 20000)
+    job = _number('SLURM_JOB_ID', os.getpid())
+    environ['MASTER_PORT'] = str(_number('PORT', 20000 + job % 20000))
     os.execvp(
         'srun',
         [
@@ -123,7 +136,7 @@ def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]
             f'--gres=gpu:{gpus}',
             f'--ntasks={gpus * nodes}',
             f'--ntasks-per-node={gpus}',
-            f'--cpus-per-task={environ.get("CPUS_PER_TASK", "5")}',
+            f'--cpus-per-task={_number("CPUS_PER_TASK", 5)}',
             '--kill-on-bad-exit=1',
             '--wait=300',  # without it, srun hangs if SLURM's own process on a node has died with the tasks
             *shlex.split(environ.get('SRUN_ARGS', '')),
