@@ -124,7 +124,7 @@ NUMBERS = {
     'experiment robustness': dict(seeds=3, images=40),
     'fit': dict(epochs=24, batch=2, val=0.2, workers=2),
     'picture position_flow': dict(count=3),
-    'predict': dict(batch=1),
+    'predict': dict(overlap=0.2, batch=1),
     'test': dict(wait_time=2),
 }
 
