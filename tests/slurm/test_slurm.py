@@ -43,8 +43,8 @@ def write_toy(slurm, run, *hooks):
     cfg.dump(slurm.folder / f'{run}.py')
 
 
-def train(run):
-    return f'mmlape train {run}.py --slurm cpu --nodes 2 --work-dir {run}'
+def train(run, nodes=2):
+    return f'mmlape train {run}.py --slurm cpu --nodes {nodes} --work-dir {run}'
 
 
 def last(folder):
@@ -129,9 +129,10 @@ def test_a_node_that_dies(slurm, whole):
 
 def test_two_jobs_in_one_work_dir(slurm):
     write_toy(slurm, 'both', dict(type='WaitForSignal', at=5))
-    first = slurm.submit(f'GPUS=1 {train("both")}', '--nodes=1')
+    command = train('both', nodes=1)
+    first = slurm.submit(command, '--nodes=1')
     slurm.wait(first, (slurm.folder / 'both' / 'waits_0').exists)
-    says = slurm(*train('both').split(), GPUS='1', fails=True)
+    says = slurm(*command.split(), fails=True)
     assert re.search(r'error: another training \(process \d+ on .+\) uses both: ', says)
     slurm('scancel', '--signal=KILL', first)
     slurm.wait_for_end(first, 'CANCELLED')
