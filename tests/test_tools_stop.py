@@ -93,7 +93,9 @@ def test_a_machine_that_is_lost_comes_back(tmp_path):
     write_toy(tmp_path, rank=1, model=dict(type='mmlape.ToyBackbone'))
     asked = '-m mmlape train config.py --nodes 2 --max-restarts 1'
     command = [sys.executable, *asked.split()]
-    environ = environment_of_processes() | dict(MASTER_ADDR='127.0.0.1')
+    # torchrun's own variable too, where the name of the machine has no address
+    here = dict(MASTER_ADDR='127.0.0.1', PET_LOCAL_ADDR='127.0.0.1')
+    environ = environment_of_processes() | here
     options = dict(cwd=tmp_path, env=environ, stderr=subprocess.STDOUT)
     machines = []
     try:
