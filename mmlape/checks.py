@@ -54,7 +54,7 @@ def did_you_mean(name: Any, known: Iterable[Any]) -> str:
 def existing_checkpoint(text: str) -> str:
     """``text`` if it is a checkpoint's file, a folder (sharded) or an address; else ValueError, with the nearest names.
 
-    Of a file with an unusual ending, the first bytes are looked at.
+    Of a file with an unusual ending, the first bytes decide.
     """
     path = Path(text)
     if '://' in text:

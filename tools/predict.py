@@ -10,6 +10,7 @@ read or predicted are named at the end.
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 
@@ -141,6 +142,7 @@ def predict(options):
 def main():
     options = parse_arguments()
     set_wait_policy()
+    os.environ.setdefault('OPENCV_FFMPEG_LOGLEVEL', '-8')  # broken videos are named by our messages
     with cli.weights_only():
         bad = predict(options)
     if bad:

@@ -26,19 +26,8 @@ _LOGGERS = ('tensorboard', 'wandb', 'mlflow')
 _DEVICES = ('cpu', 'cuda', 'mps', 'npu', 'xpu', 'mlu', 'musa')
 # Files that somebody names by mistake; others are tried, whatever they are called.
 _NO_IMAGES = (
-    '.txt',
-    '.json',
-    '.csv',
-    '.xml',
-    '.yaml',
-    '.yml',
-    '.md',
-    '.html',
-    '.pdf',
-    '.py',
-    '.pth',
-    '.zip',
-)
+    '.txt', '.json', '.csv', '.xml', '.yaml', '.yml', '.md', '.html', '.pdf', '.py', '.pth', '.zip',
+)  # fmt: skip
 LAUNCHERS = ('none', 'pytorch', 'slurm', 'mpi')
 
 

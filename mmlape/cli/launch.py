@@ -34,7 +34,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def launch(options: argparse.Namespace, command: str) -> None:
-    """Run ``mmlape COMMAND`` in several processes, in place of this one, if ``options`` ask for it.
+    """Run ``mmlape COMMAND`` in several processes, instead of this one, if ``options`` ask for it.
 
     The processes get the arguments of this one without those of :func:`add_launch_options`. Addresses and the like are
     read from the environment: ``NODE_RANK``, ``MASTER_ADDR``, ``PORT``; with SLURM ``CPUS_PER_TASK``, ``SRUN_ARGS``.

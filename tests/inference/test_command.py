@@ -204,3 +204,7 @@ def test_refusals_in_one_line(commands, checkpoint, tmp_path):
         end = commands.refused('predict.py', *arguments)
         assert end.startswith(message) and '\n' not in end.rstrip('\n'), end
     assert not (tmp_path / 'predictions/pictures').exists()
+
+
+def test_a_run_without_a_picture_points_to_none(tmp_path):
+    assert PredictionWriter(tmp_path / 'out', ('a',), True, False, False).summary() == '0 images'

@@ -58,7 +58,7 @@ def tried(python: str, stack: str, torch: str) -> str:
 
 
 def merged(page: str, row: str) -> str:
-    """Return `page` with `row` in its table, in place of one with the same Python, packages and torch."""
+    """Return `page` with `row` in its table, instead of one with the same Python, packages and torch."""
 
     def key(line: str) -> list:
         python, *others = (cell.strip() for cell in line.split('|')[1:4])

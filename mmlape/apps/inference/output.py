@@ -14,6 +14,7 @@ import cv2
 from mmlape.atomic import atomic_write
 
 from .drawing import draw
+from .names import WRITTEN
 from .progress import named
 from .results import Result
 from .sources import Source
@@ -88,10 +89,8 @@ class PredictionWriter:
         names = [entry['name'] for entry in self.coco['categories']]
         counts = Counter(names[box['category_id'] - 1] for box in boxes)
         found = f', {len(boxes)} box{"es" * (len(boxes) > 1)} ({named(counts)})' if boxes else ''
-        written = (
-            self.pictures or self.as_json or self.as_csv or (self.folder / 'label_maps').exists()
-        )
-        see = f': see {self.folder}' * bool(written)
+        written = any((self.folder / name).exists() for name in WRITTEN if name != 'classes.txt')
+        see = f': see {self.folder}' * written
         lines = [f'{len(images)} image{"s" * (len(images) != 1)}{found}{see}']
         if boxes and not (self.as_json or self.as_csv):
             lines.append(

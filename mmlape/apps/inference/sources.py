@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault('OPENCV_FFMPEG_LOGLEVEL', '-8')  # broken videos are named by our messages
-
 import mmcv
 import numpy as np
 from mmengine.logging import print_log

@@ -23,8 +23,8 @@ def kind_of(image: np.ndarray) -> str:
 def shown_as(view: str, image: np.ndarray) -> np.ndarray | None:
     """The image in one of the views :data:`KINDS`; None if it has no place there.
 
-    ``'dark'`` and ``'coloured'`` are images of these kinds; ``'inverted'`` are dark ones with their values inverted, in
-    place of bright ones, of which a data set may have none.
+    ``'dark'`` and ``'coloured'`` are images of these kinds; ``'inverted'`` are dark ones with their values inverted,
+    instead of bright ones, of which a data set may have none.
     """
     kind = kind_of(image)
     if view == 'inverted':
