@@ -56,6 +56,10 @@ def explained(error: BaseException) -> str | None:
         text = ' '.join(f'{type(each).__name__}: {each}'.split())
         if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT):
             return f'{each}: free some space, or write to another disk'
+        if isinstance(each, OSError) and any(
+            'SemLock' in frame.f_code.co_names for frame in _frames(each)
+        ):
+            return f'processes cannot share memory: nothing can be written into /dev/shm ({each})'
         for pattern, cure in _CURES.items():
             if re.search(pattern, text):
                 return f'{cure} ({_short(text)})'

@@ -128,8 +128,14 @@ def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys)
     assert '0.500 ± 0.000' in (tmp_path / 'results.md').read_text()
     command(*chosen)
     assert len(ran) == 4 and '0 of 4 runs are to be done' in capsys.readouterr().out
-    with pytest.raises(SystemExit, match='lape_progressive-gabor'):
-        command('--only', 'lape')
+
+
+@pytest.mark.parametrize('module', [list_ops, position], ids=['list_ops', 'position'])
+def test_the_parser_knows_all_variants(module):
+    name = module.__name__.rpartition('.')[2]
+    parser = runpy.run_path(str(ROOT / f'tools/experiments/{name}.py'))['PARSER']
+    (only,) = (action for action in parser._actions if action.dest == 'only')
+    assert sorted(only.choices) == sorted(module.STUDY.variants)
 
 
 def measured(value: float) -> dict:

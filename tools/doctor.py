@@ -31,6 +31,8 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    if sys.stderr.isatty():
+        print('Checking: up to half a minute ...', file=sys.stderr)
     # Discard what packages print when they are imported.
     with contextlib.redirect_stdout(sys.stderr):
         checks = examine(options.config, options.work_dir)

@@ -13,6 +13,7 @@ from mmlape.cli.arguments import (
     CHECKPOINT,
     NEW_FOLDER,
     NEW_PATH,
+    ZERO_OR_MORE,
     Parser,
     add_common_options,
     at_least,
@@ -42,7 +43,12 @@ def parse_arguments():
         type=NEW_FOLDER,
         help='draw predictions into this folder, beside the ground truth',
     )
-    parser.add_argument('--wait-time', type=float, default=2, help='seconds per image of --show')
+    parser.add_argument(
+        '--wait-time',
+        type=ZERO_OR_MORE,
+        default=2,
+        help='seconds per image of --show; 0: until a key',
+    )
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
     parser.add_argument(
         '--images', type=at_least(1), metavar='N', help='test on the first N images only'

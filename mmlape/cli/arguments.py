@@ -109,14 +109,14 @@ def _rate(text: str, with_one: bool = True) -> float:
         raise ValueError(f'must be in [0, 1{"]" if with_one else ")"}, got {text!r}') from None
 
 
-def _above_zero(text: str) -> float:
+def _positive(text: str, or_zero: bool = False) -> float:
     try:
-        above = 0 < float(text) < math.inf
+        number = float(text)
     except ValueError:
-        above = False
-    if not above:
-        raise ValueError(f'must be a number above 0, got {text!r}')
-    return float(text)
+        number = math.nan
+    if not (0 < number < math.inf or (or_zero and number == 0)):
+        raise ValueError(f'must be a number {"not below" if or_zero else "above"} 0, got {text!r}')
+    return number
 
 
 def _config(text: str) -> str:
@@ -214,7 +214,7 @@ def _loggers(text: str) -> list[str]:
 
 
 RATE, RATE_BELOW_ONE = checked(_rate), checked(partial(_rate, with_one=False))
-ABOVE_ZERO = checked(_above_zero)
+ABOVE_ZERO, ZERO_OR_MORE = checked(_positive), checked(partial(_positive, or_zero=True))
 CONFIG, CHECKPOINT, MODEL = map(checked, (_config, existing_checkpoint, existing_model))
 FOLDER, FILE, EXISTING = map(checked, (_folder, _file, _existing))
 NEW_FOLDER, NEW_FILE, NEW_PATH = map(checked, (new_folder, _new_file, _new_path))

@@ -3,11 +3,13 @@
 import errno
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -134,6 +136,13 @@ def fail(error):
     raise error
 
 
+def without_shared_memory():
+    with mock.patch(
+        '_multiprocessing.SemLock', side_effect=PermissionError(13, 'Permission denied')
+    ):
+        multiprocessing.get_context('spawn').Queue()
+
+
 @pytest.mark.parametrize(
     ('run', 'said'),
     [
@@ -142,6 +151,7 @@ def fail(error):
         (lambda: fail(RuntimeError('[/gloo/transport/tcp/pair.cc:5] Connection closed by peer')), 'has ended'),
         (lambda: fail(RuntimeError('DataLoader worker (pid 3) is killed by signal: Killed.')), '--shm-size'),
         (lambda: fail(OSError(errno.ENOSPC, 'No space left on device')), 'free some space'),
+        (without_shared_memory, '/dev/shm'),
         (lambda: fail(RuntimeError('operator torchvision::nms does not exist')), '`mmlape doctor`'),
         (lambda: fail(ImportError('_ext.so: undefined symbol: _ZN3c10')), '`mmlape doctor`'),
         (lambda: built('LaPE'), "write type='mmlape.LaPE'"),

@@ -9,7 +9,10 @@ from mmlape.cli.experiments import parser_of, run
 from mmlape.shipped import output_folder
 
 PARSER = parser_of(
-    'list_ops', __doc__, data_root=dict(default=output_folder() / 'data/list_ops_short')
+    'list_ops',
+    __doc__,
+    only=dict(choices=('LN', 'BN', 'IN', 'GN', 'ScaleNorm', 'DTN')),
+    data_root=dict(default=output_folder() / 'data/list_ops_short'),
 )
 
 if __name__ == '__main__':

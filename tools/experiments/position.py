@@ -9,8 +9,18 @@ it; the same command resumes with the unfinished runs. All output is in
 from mmlape.cli.experiments import parser_of, run
 from mmlape.shipped import output_folder
 
+# Variants of mmlape/research/experiments/position.py, which imports PyTorch.
+JOININGS = ('default', 'shared', 'lape_sharing', 'lape_progressive')
+EMBEDDINGS = ('learned', 'sinusoidal_1d', 'sinusoidal_2d', 'gabor')
+JOINED = [f'{joining}-{embedding}' for joining in JOININGS for embedding in EMBEDDINGS]
+SINGLE = ('none', 'unshared-learned', 'unshared-gabor', 'relative', 'relative-layer_norm')
+SWIN = ('swin-none', 'swin-default', 'swin-lape_by_stage', 'swin-lape_carried')
+
 PARSER = parser_of(
-    'position', __doc__, data_root=dict(default=output_folder() / 'data/digit_cells')
+    'position',
+    __doc__,
+    only=dict(choices=[*JOINED, *SINGLE, *SWIN]),
+    data_root=dict(default=output_folder() / 'data/digit_cells'),
 )
 
 if __name__ == '__main__':

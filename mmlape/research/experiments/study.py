@@ -20,7 +20,6 @@ from mmengine.runner import Runner
 import mmlape  # noqa: F401  registers our types
 from mmlape.apps.inference.progress import clock
 from mmlape.atomic import atomic_write
-from mmlape.checks import check_option
 from mmlape.research.demo.console import output_to
 from mmlape.research.demo.state import fingerprint
 from mmlape.research.demo.tasks import shorten
@@ -119,11 +118,8 @@ def run_study(study: Study, options: argparse.Namespace, clone: Path) -> None:
     """Run what has no record, and show the table; see mmlape/cli/experiments.py for the options.
 
     Raises:
-        ValueError: If there is no such variant.
         RuntimeError: If a run failed.
     """
-    for variant in options.only or ():
-        check_option('--only', variant, study.variants)
     with output_to(options.work_dir / 'experiment.log'):
         data_root = study.build(options.data_root)
         data = json.loads((data_root / study.marker).read_text())['fingerprint']
