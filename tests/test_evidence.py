@@ -12,9 +12,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from config_utils import marked
 from mmengine.config import Config
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.runner import save_checkpoint
 from own_data import SIZE, coco, image, label_map, names
 from PIL import Image
 from pycocotools.coco import COCO
@@ -30,6 +32,7 @@ from mmlape.research.experiments.recipes import (
     DATA,
     DEFAULT,
     LAPE,
+    PRETRAINING,
     Experiment,
     Recipe,
     Variant,
@@ -436,6 +439,45 @@ def test_images_by_their_kind(tmp_path, monkeypatch):
         ('dark', '0.jpg'), ('coloured', '2.jpg'), ('inverted', '0.jpg'),
     ]  # fmt: skip
     assert [round(pair[2]) for pair in pairs] == [20, 160, 235]
+
+
+def test_a_network_starts_with_the_classifier_of_its_seed(tmp_path, maps, monkeypatch):
+    small_images(root := tmp_path / 'cifar', monkeypatch)
+    options = dict(only=None, seeds=1, workers=1, evaluate=None, write_docs=False, table=False)
+    places = dict(data=maps, records=tmp_path, work_dir=tmp_path)
+    with pytest.raises(ValueError, match='run `mmlape experiment cifar10-pretraining` first'):
+        evidence.run_experiment(Namespace(name='camvid-transfer', **options, **places), tmp_path)
+    jobs = {}
+    for variant in plan.EXPERIMENTS[PRETRAINING].variants:
+        job = jobs[variant] = evidence.job_of(PRETRAINING, variant, 3, root, tmp_path)
+        cfg, _ = run_config(plan.EXPERIMENTS[PRETRAINING], variant, 3, root, job.folder)
+        init_default_scope(cfg.default_scope)
+        (classifier := MODELS.build(cfg.model)).init_weights()
+        save_checkpoint(dict(state_dict=classifier.state_dict()), str(evidence.checkpoint_of(job)))
+    for variant in plan.EXPERIMENTS['camvid-transfer'].variants:
+        job = evidence.job_of('camvid-transfer', variant, 3, maps, tmp_path)
+        cfg, _ = run_config(plan.EXPERIMENTS['camvid-transfer'], variant, 3, maps, job.folder)
+        evidence.start_from_weights(cfg, job)
+        (backbone := MODELS.build(cfg.model.backbone)).init_weights()
+        weights = jobs['LaPE' if variant == 'LaPE' else 'default']
+        state = torch.load(evidence.checkpoint_of(weights))['state_dict']
+        own = backbone.vit.state_dict()
+        taken = [name for name in own if f'backbone.{name}' in state]
+        assert [name for name in own if name not in taken] == [
+            name
+            for name in own
+            if variant == 'LaPE from default' and name.startswith('position.joining.')
+        ]
+        assert all(torch.equal(own[name], state[f'backbone.{name}']) for name in taken)
+
+    # What others start from is trained again where it is lost, although its record is there.
+    records = [dict(variant=job.variant, seed=3, settings=job.settings) for job in jobs.values()]
+    (path := tmp_path / f'evidence_{PRETRAINING}.json').write_text(json.dumps(records))
+    evidence.checkpoint_of(jobs['LaPE']).unlink()
+    left = []
+    monkeypatch.setattr(evidence, 'finished_jobs', lambda do, jobs, *_: left.extend(jobs) or ())
+    evidence._run_missing([*jobs.values()], path, 1)
+    assert left == [jobs['LaPE']]
 
 
 def make(folder):

@@ -38,7 +38,7 @@ from mmlape.training.processes import build_runner, log_notes, optimize_on_cpu, 
 
 from .kinds import KINDS, with_rare_kinds
 from .plan import EXPERIMENTS
-from .recipes import DATA, Experiment, rescaled, run_config
+from .recipes import DATA, PRETRAINING, Experiment, rescaled, run_config
 from .scores import part_named, score
 from .small_images import FolderData, accuracy_of
 from .statistics import markdown
@@ -91,24 +91,59 @@ def _run_one(name: str, options: argparse.Namespace) -> None:
         for variant in variants:  # mistakes end here, not in a run
             cfg, _ = run_config(experiment, variant, 0, root, options.work_dir)
             check_weights_are_there(cfg)
-        jobs = []
+        jobs: list[Job] = []
         # Seed by seed, so that an unfinished table has all variants.
         for seed in range(options.seeds or experiment.seeds):
-            for variant in variants:
-                settings = settings_of(experiment, variant)
-                # With the settings, so that no run goes on from a checkpoint of others.
-                folder = options.work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
-                job = Job(name, variant, seed, root.resolve(), folder.resolve(), settings)
-                jobs.append(job)
+            jobs += [job_of(name, variant, seed, root, options.work_dir) for variant in variants]
+        for start in filter(None, map(_start_of, jobs)):
+            if not checkpoint_of(start).is_file():
+                raise ValueError(
+                    f'there is no {checkpoint_of(start)}: run `mmlape experiment {PRETRAINING}` first, with the same '
+                    '--work-dir'
+                )
         _run_missing(jobs, path, options.workers or cores())
     runs = current_runs(path, experiment)
     print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
 
 
+def job_of(name: str, variant: str, seed: int, root: Path, work_dir: Path) -> Job:
+    """A run; its folder is named by the settings too, so that none goes on from a checkpoint of others."""
+    settings = settings_of(EXPERIMENTS[name], variant)
+    folder = work_dir / name / f'{variant}_seed{seed}_{settings[:6]}'
+    return Job(name, variant, seed, root.resolve(), folder.resolve(), settings)
+
+
+def _start_of(job: Job) -> Job | None:
+    """The run with whose weights this one starts."""
+    weights = EXPERIMENTS[job.experiment].variants[job.variant].weights
+    if weights is None:
+        return None
+    return job_of(PRETRAINING, weights, job.seed, job.root, job.folder.parents[1])
+
+
+def start_from_weights(cfg: Config, job: Job) -> None:
+    """Let the transformer of a run start with the weights that its variant names."""
+    if start := _start_of(job):
+        cfg.model.backbone.vit.init_cfg = dict(
+            type='mmlape.Pretrained',
+            source='mmlape',
+            checkpoint=str(checkpoint_of(start)),
+            prefix='backbone.',
+        )
+
+
+def checkpoint_of(job: Job) -> Path:
+    """The last weights of a run."""
+    experiment = EXPERIMENTS[job.experiment]
+    recipe = experiment.variants[job.variant].recipe or experiment.recipe
+    return job.folder / f'training/epoch_{recipe.options["epochs"]}.pth'
+
+
 def settings_of(experiment: Experiment, variant: str) -> str:
     """A fingerprint of all that we have chosen for a run, but for its seed. Records with another one are run again."""
     chosen = experiment.variants[variant]
-    return fingerprint(asdict(chosen.recipe or experiment.recipe), dict(chosen.changes))
+    weights = [settings_of(EXPERIMENTS[PRETRAINING], chosen.weights)] if chosen.weights else []
+    return fingerprint(asdict(chosen.recipe or experiment.recipe), dict(chosen.changes), *weights)
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
@@ -156,7 +191,12 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
     """Run the jobs without a record, and enter each as it comes."""
     runs = _with_shared(jobs, path)
     done = {(run['variant'], run['seed'], run['settings']) for run in runs}
-    left = [job for job in jobs if (job.variant, job.seed, job.settings) not in done]
+    left = [
+        job
+        for job in jobs
+        if (job.variant, job.seed, job.settings) not in done
+        or (job.experiment == PRETRAINING and not checkpoint_of(job).is_file())
+    ]
     for job, new in finished_jobs(do, left, len(jobs), workers):
         _entered(new, path)
         measure = DATA[EXPERIMENTS[job.experiment].data].measure
@@ -176,6 +216,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         recipe = experiment.variants[job.variant].recipe or experiment.recipe
         if times := recipe.options.get('rare_kinds'):
             cfg.train_dataloader.dataset = with_rare_kinds(cfg.train_dataloader.dataset, times)
+        start_from_weights(cfg, job)
         spent = _Spent(job.folder / 'seconds.json')
         spent.start()
         cfg.experiment_name = f'{job.experiment}-{job.variant}-{job.seed}-{time.monotonic_ns()}'
@@ -185,7 +226,7 @@ def do(job: Job, report: Any) -> dict[str, Any]:
             spent.over.set()
             spent.join()
             seconds = spent.write()
-        checkpoint = Path(cfg.work_dir, f'epoch_{cfg.train_cfg.max_epochs}.pth')
+        checkpoint = checkpoint_of(job)
         found = _scored(checkpoint, cfg, data, data.val)
         for view in experiment.views:
             _add_view(found, view, checkpoint, cfg, data)
@@ -284,7 +325,7 @@ def _step_seconds(work_dir: Path) -> float:
 
 def _without_paths(cfg: Config, job: Job) -> str:
     text = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
-    for path in (job.folder, job.root, CLONE):
+    for path in (job.folder, job.root, job.folder.parents[1], CLONE):
         text = text.replace(path.as_posix(), '')
     return text.replace(cfg.experiment_name, '')
 

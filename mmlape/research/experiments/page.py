@@ -48,19 +48,21 @@ def write_pages(docs: Path, records: Path) -> None:
 
 
 def differences_table(records: Path) -> str:
-    """Differences from the baseline of all experiments, a row for each variant."""
+    """Differences from the baseline of all experiments, a row for each variant, and what they cost."""
     head = ['experiment', 'compared', 'of', 'difference', 'interval', 'better', 'limit', 'seeds']
-    rows = []
+    rows, hours = [], []
     for name, experiment in EXPERIMENTS.items():
         runs = current_runs(records / f'evidence_{name}.json', experiment)
         if not experiment.baseline or not runs or name in ELSEWHERE:
             continue
+        hours.append(f'{name} {sum(run["processor_seconds"] for run in runs) / 3600:.1f}')
         measure = DATA[experiment.data].measure
         for variant, found in differences(experiment, runs, '').items():
             rows.append(
                 [name, f'{variant} - {experiment.baseline}', measure, *difference_cells(found)]
             )
-    return '\n'.join(markdown_table(head, rows)) + '\n'
+    lines = [*markdown_table(head, rows), '', f'Hours of one core: {", ".join(hours)}.']
+    return '\n'.join(lines) + '\n'
 
 
 def all_differences(records: Path) -> dict[str, dict[str, Difference]]:

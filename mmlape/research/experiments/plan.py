@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .recipes import DEFAULT, LAPE, Experiment, Recipe, Variant, cropped
+from .recipes import DEFAULT, LAPE, PRETRAINING, Experiment, Recipe, Variant, cropped
 from .tuning import TUNING
 
 
@@ -105,6 +105,19 @@ _KINDS = _steps(
     longer=(dict(epochs=24), {}),
 )
 
+# The ViT of the networks of CamVid and nuclei as a classifier of CIFAR-10's images at its own size.
+_MICRO_CLASSIFIER = Recipe(
+    'cifar/vit-lite-7-4_1xb128_cifar10',
+    dict(epochs=10, batch=64, lr=1e-3, side=96),
+    {
+        'model.backbone': dict(
+            type='mmlape.VisionTransformer', img_size=96, patch_size=16, with_cls_token=False, layer_scale=True,
+            arch=dict(embed_dims=96, depth=4, num_heads=3, mlp_ratio=4), out_type='avg',
+        ),
+        'model.head.in_channels': 96,
+    },
+)  # fmt: skip
+
 _NO_POSITION = {**DEFAULT, 'net.position': dict(type='mmlape.NoPosition')}
 POSITIONS = {
     'default': DEFAULT,
@@ -182,6 +195,19 @@ def _with_part_of_cifar10(percent: int) -> Experiment:
     return _compare('cifar10', question, _PAIR, 'default', recipe, seeds=3, comparisons=2)
 
 
+def _transferred(data: str) -> Experiment:
+    """Start from the classifiers of CIFAR-10, each seed from those of its own."""
+    joinings = {**_PAIR, 'LaPE from default': POSITIONS['LaPE from default']}
+    variants = {
+        name: Variant(changes, weights='LaPE' if name == 'LaPE' else 'default')
+        for name, changes in joinings.items()
+    }
+    question = (
+        f'{data}: from weights of CIFAR-10, does LaPE give better results than default joining?'
+    )
+    return Experiment(data, question, RECIPES[data], variants, 'default', comparisons=4)
+
+
 _MUON_RECIPE = Recipe(
     RECIPES['cifar10'].model,
     RECIPES['cifar10'].options,
@@ -218,5 +244,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         views=('corrupted',),
     ),
     **{f'cifar10-{percent}percent': _with_part_of_cifar10(percent) for percent in (10, 30)},
+    PRETRAINING: _compare(
+        'cifar10',
+        'LaPE against default joining in the ViT that is transferred',
+        _PAIR,
+        'default',
+        _MICRO_CLASSIFIER,
+        comparisons=1,
+    ),
+    **{f'{data}-transfer': _transferred(data) for data in ('camvid', 'nuclei')},
     **TUNING,
 }

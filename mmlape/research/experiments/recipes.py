@@ -59,10 +59,13 @@ class Variant:
     Attributes:
         changes: What differs from the recipe's config; paths that begin with ``net.`` are those of the transformer.
         recipe: Instead of the experiment's.
+        weights: The variant of :data:`PRETRAINING` with whose weights the transformer starts, of the same seed. Default
+            None: random weights.
     """
 
     changes: Changes = field(default_factory=dict)
     recipe: Recipe | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ DATA = {
     'camvid': RealData('segment', 'mIoU', classes=CAMVID),
     'cifar10': RealData('classify', 'accuracy', network='model.backbone'),
 }
+PRETRAINING = 'cifar10-pretraining'  # the experiment whose networks others start from
 DEFAULT = {'net.joining': dict(type='mmlape.DefaultJoining')}
 LAPE = {'net.joining': dict(type='mmlape.LaPE')}
 

@@ -27,11 +27,6 @@ _AUGMENTED = [
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]
-_PLAIN = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(32, 32)),
-    dict(type='PackInputs'),
-]
 
 
 @dataclass(frozen=True)
@@ -86,14 +81,18 @@ def classifier_config(
 
     Args:
         model: A shipped config of MMPretrain's form.
-        options: ``epochs``, ``batch``, ``lr``, and ``share``, the part of the training images that is used (drawn by
-            the seed; default 1).
+        options: ``epochs``, ``batch``, ``lr``; ``share``, the part of the training images that is used (drawn by the
+            seed; default 1); and ``side``, to which images are enlarged (default 32: they are not).
     """
+    side = options.get('side', 32)
+    resize = dict(type='Resize', scale=(side, side))
+    plain = [_AUGMENTED[0], resize, _AUGMENTED[-1]]
+    augmented = [*_AUGMENTED[:-1], *[resize] * (side != 32), _AUGMENTED[-1]]
     cfg = Config.fromfile(find_config(model))
     epochs, lr = options['epochs'], options['lr']
     dataset = dict(type='CustomDataset', classes=CLASSES)
     for name, part, pipeline in (
-        ('train', data.train, _AUGMENTED), ('val', data.val, _PLAIN), ('test', data.val, _PLAIN)
+        ('train', data.train, augmented), ('val', data.val, plain), ('test', data.val, plain)
     ):  # fmt: skip
         loader = cfg[f'{name}_dataloader']
         loader.dataset = dict(
