@@ -89,7 +89,8 @@ def serve(options, folder):
         examples = [str(Path(folder, 'drawn.png'))]
         Image.fromarray(drawn_nuclei()).save(examples[0])
     hosts = options.host, *options.allow_host
-    app = application(model, str(options.model), ModelPanels(model), hosts, examples)
+    title = '/'.join(Path(options.model).parts[-3:])
+    app = application(model, title, ModelPanels(model), hosts, examples)
     uvicorn.Server(uvicorn.Config(app, log_level='warning')).run([options.socket])
 
 

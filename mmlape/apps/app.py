@@ -171,7 +171,8 @@ def build(
         image.select(answers.look, [found], [heat])
         if layers := answers.panels.layers:
             layer = gr.Slider(0, layers - 1, 0, step=1, label='layer')
-            plot = gr.Plot(label='position correlation with the middle token')
+            gr.Markdown('Position correlation of all tokens, and with the one in the middle.')
+            plot = gr.Plot(show_label=False)  # a label would hide the titles on a telephone
             layer.release(answers.correlate, [layer], [plot], api_name='correlate')
             page.load(answers.correlate, [layer], [plot])
     return page
