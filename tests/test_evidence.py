@@ -493,6 +493,7 @@ def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     job = evidence.Job('tiny', 'LaPE', 1, maps, tmp_path / 'run', 's')
     monkeypatch.setattr(evidence, 'CORRUPTIONS', CORRUPTIONS[:2])
     found = evidence.do(job, None)
+    assert capsys.readouterr() == ('', '')  # all goes to the log
     assert found['images'] == 3 and found['epochs'] == 1 and found['step_seconds'] > 0
     assert found['saved_megabytes'] > 1  # of four crops
     assert len(found['sampled']['mIoU']) == scores.SAMPLES and 0 < found['metrics']['mIoU'] < 100

@@ -230,12 +230,13 @@ def do(job: Job, report: Any) -> dict[str, Any]:
         found = _scored(checkpoint, cfg, data, data.val)
         for view in experiment.views:
             _add_view(found, view, checkpoint, cfg, data)
+        saved_megabytes = _saved_megabytes(checkpoint, cfg)
     return dict(
         variant=job.variant,
         seed=job.seed,
         settings=job.settings,
         **found,
-        saved_megabytes=_saved_megabytes(checkpoint, cfg),
+        saved_megabytes=saved_megabytes,
         processor_seconds=round(seconds),
         step_seconds=_step_seconds(Path(cfg.work_dir)),
         epochs=cfg.train_cfg.max_epochs,
