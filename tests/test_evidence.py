@@ -295,6 +295,7 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     ran[:] = [0] * 9
     out = run()
     assert ran[9:] == [('no', 1), ('LaPE', 1)] and '2 of 4 runs are to be done' in out
+    assert 'about 0:00 for the other 1\n' in out and 'for the other 0' not in out
     assert '| LaPE | 56.50 ± 6.36 | 1.00 | 20 |' in out and '| LaPE | mIoU | +1.00 |' in out
     table = run(table=True)
     assert out.endswith(table) and 'Seeds 0, 1; 3 validation images' in table

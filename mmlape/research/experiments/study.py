@@ -170,12 +170,16 @@ def finished_jobs(
     """
     print(f'{len(left)} of {total} runs are to be done, {min(workers, len(left))} at a time.')
     print('Ctrl-C stops; the same command continues.', flush=True)
+    start = time.monotonic()
     with contextlib.closing(run_jobs(do, left, workers)) as reports:
-        for report in reports:
+        for done, report in enumerate(reports, 1):
             job = left[report.job]
             if report.kind == 'error':
                 raise RuntimeError(f'{job.name} failed:\n{report.value}')
             yield job, report.value
+            if rest := len(left) - done:
+                seconds = (time.monotonic() - start) / done * rest
+                print(f'    about {clock(seconds)} for the other {rest}', flush=True)
 
 
 def do(run: Run, report: Any) -> dict[str, Any]:
