@@ -22,7 +22,8 @@ MARKS = '<!-- differences: written by the command -->', '<!-- end of differences
 NAMES = {
     'camvid': 'CamVid', 'nuclei': 'Nuclei', 'bccd': 'Blood cells', 'cifar10': 'CIFAR-10',
     'norm': 'by norm', 'position': 'by position', 'muon': 'with Muon',
-    'light': 'with the recipe light', 'pretraining': 'in the ViT that is transferred', 'transfer': 'from weights of CIFAR-10',
+    'light': 'with the recipe light', 'pretraining': 'before a transfer',
+    'transfer': 'from weights of CIFAR-10',
     '10percent': 'with 10 % of its images', '30percent': 'with 30 % of its images',
     'default': 'default joining', 'LN': 'LayerNorm', '0.5x': 'half the size', '2x': 'twice the size',
     'corrupted': 'corrupted images', 'none': 'no position', 'IN': 'InstanceNorm', 'BN': 'BatchNorm', 'RMS': 'RMSNorm',

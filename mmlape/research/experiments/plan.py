@@ -94,12 +94,16 @@ FROZEN = {'camvid': 'short', 'nuclei': 'short', 'bccd': 'short', 'cifar10': 'sma
 RECIPES = {data: STEPS[data][step] for data, step in FROZEN.items()}
 
 # After `samples`, for the images of nuclei that the data set has few of.
+_INVERTED = dict(type='Invert', prob=0.3)
+# Any hue; a quarter of the grey images get a colour.
+_RECOLOURED = dict(type='YOLOXHSVRandomAug', hue_delta=90, saturation_delta=120, value_delta=30)
 _KINDS = _steps(
     'micro-adapter',
     samples=(dict(STEPS['nuclei']['samples'].options), dict(STEPS['nuclei']['samples'].changes)),
-    inverted=(
+    inverted=({}, {'train_dataloader.dataset.pipeline': cropped(512, 256, _INVERTED)}),
+    recoloured=(
         {},
-        {'train_dataloader.dataset.pipeline': cropped(512, 256, dict(type='Invert', prob=0.3))},
+        {'train_dataloader.dataset.pipeline': cropped(512, 256, _INVERTED, _RECOLOURED)},
     ),
     rare=(dict(rare_kinds=4), {}),
     longer=(dict(epochs=24), {}),
