@@ -20,7 +20,7 @@ BEGIN, END = '<!-- matrix: written by make matrix -->\n', '<!-- end of the matri
 ROWS = [
     *((f'3.{minor}', 'onedl', '') for minor in range(10, 15)),
     ('3.10', 'onedl', '2.5.1'),
-    ('3.12', 'onedl', '2.15.0'),
+    ('3.12', 'onedl', '2.11.0'),
     *((f'3.{minor}', 'openmmlab', '') for minor in range(10, 13)),
 ]
 SMOKE = ('layers', 'norm', 'position', 'backbones', 'checkpoints', 'cpu', 'test_compatibility.py')

@@ -56,10 +56,11 @@ def output(error: str, *command: object, **options: object) -> str:
 
 
 def read_lines(file: str) -> list:
-    """The lines of a requirements file, and of one that it includes, without comments."""
+    """The lines of a requirements file without comments; its versions replace those of one that it includes."""
     text = (ROOT / file).read_text(encoding='utf-8')
     included = [line for other in re.findall(r'(?m)^-c (.*)', text) for line in read_lines(other)]
-    return included + [line.strip() for line in re.findall(r'(?m)^\w[^#\n]*', text)]
+    own = [line.strip() for line in re.findall(r'(?m)^\w[^#\n]*', text)]
+    return without(included, [re.match(r'[\w.-]+', line)[0] for line in own]) + own
 
 
 def without(lines: list, names: object) -> list:

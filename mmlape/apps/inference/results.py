@@ -113,11 +113,11 @@ class Result:
     def __repr__(self) -> str:
         height, width = self.image.shape[:2]
         found = np.bincount(self.labels, minlength=1)
-        what = [f'{found[k]} {self.classes[k]}' for k in np.flatnonzero(found)]
+        what = [f'{found[k]} {self.classes[k]}' for k in np.flatnonzero(found).tolist()]
         if self.label_map is not None:
             known = self.label_map[self.label_map < len(self.classes)]
             shares = np.bincount(known.ravel(), minlength=1) / max(1, self.label_map.size)
-            what += [f'{shares[k]:.0%} {self.classes[k]}' for k in np.flatnonzero(shares)]
+            what += [f'{shares[k]:.0%} {self.classes[k]}' for k in np.flatnonzero(shares).tolist()]
         return f'Result({self.name!r}, {width} x {height}: {", ".join(what) or "nothing"})'
 
     def _repr_png_(self) -> bytes:

@@ -186,8 +186,8 @@ def _painted(result: Result, wanted: np.ndarray) -> tuple[np.ndarray, int]:
         mask = crop.array()
         rows, columns = mask.shape
         canvas[crop.top : crop.top + rows, crop.left : crop.left + columns][mask] = index + 1
-    numbers, canvas = np.unique(np.append(0, canvas), return_inverse=True)
-    return canvas[1:].reshape(result.image.shape[:2]), len(numbers) - 1
+    numbers, places = np.unique(np.append(0, canvas), return_inverse=True)
+    return places[1:].reshape(result.image.shape[:2]), len(numbers) - 1
 
 
 def part_named(data: OwnData, name: str, root: Path) -> Part:
