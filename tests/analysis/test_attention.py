@@ -41,14 +41,16 @@ def definition(weights, queries, keys):
 
 
 class OneLayer(nn.Module):
-    """A backbone of a single attention layer on given tokens, some of them without a place."""
+    """A backbone of a single attention layer on given tokens, some of them without a place; others run ``before``."""
 
-    def __init__(self, attention, grid, num_prefix=0):
+    def __init__(self, attention, grid, num_prefix=0, before=()):
         super().__init__()
-        layer = nn.Module()
-        layer.norm1 = layer.norm2 = LN(12)
-        layer.attn = attention
-        self.blocks = nn.ModuleList([layer])
+        self.blocks = nn.ModuleList()
+        for each in (*before, attention):
+            layer = nn.Module()
+            layer.norm1 = layer.norm2 = LN(12)
+            layer.attn = each
+            self.blocks.append(layer)
         self.grid, self.num_prefix = grid, num_prefix
         self.prefix = tuple(nn.Parameter(torch.zeros(1, 1, 12)) for _ in range(num_prefix))
 
@@ -63,7 +65,8 @@ class OneLayer(nn.Module):
         return torch.randn(1, length, 12, generator=generator)
 
     def forward(self, image):
-        return self.blocks[0].attn(self.tokens(), self.grid)
+        for block in self.blocks:
+            block.attn(self.tokens(), self.grid)
 
 
 def measure(attention, grid, num_prefix=0):
@@ -103,7 +106,35 @@ def test_identity_attention_has_distance_zero():
     )
 
 
-@pytest.mark.parametrize('chunk', [module.CHUNK, 100])
+def test_scores_are_those_of_the_operator():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 5, 4, generator=generator)
+    mask = torch.randn(2, 1, 5, 5, generator=generator)
+    for options in (
+        dict(),
+        dict(scale=0.3),
+        dict(attn_mask=mask),
+        dict(attn_mask=(mask > 0) | torch.eye(5, dtype=torch.bool)),
+    ):
+        call = module.Call(query, key, value, **options)
+        expected = nn.functional.scaled_dot_product_attention(query, key, value, **options)
+        assert torch.allclose(call.scores().softmax(-1) @ value, expected, atol=1e-6)
+        assert torch.allclose(call.rows(slice(2, 4)).scores(), call.scores()[..., 2:4, :])
+
+
+def test_a_query_without_a_place_may_look_at_nothing():
+    """One of EoMT's whose mask is empty: it attends to other queries alone, which have no place either."""
+    where = nn.functional.pad(places(1, 3), (0, 0, 1, 0), value=float('nan'))[None]
+    mask = torch.zeros(4, 4)
+    mask[0, 1:] = -torch.inf
+    call = module.Call(*torch.zeros(2, 1, 2, 4, 4), attn_mask=mask)
+    # a row of 3 cells: (3^2 - 1) / (3 * 3)
+    assert torch.allclose(
+        module.mean_distance(call, module.Places(where, where)).float(), torch.tensor(8 / 9)
+    )
+
+
+@pytest.mark.parametrize('chunk', [module.CHUNK, 100, 1])
 @pytest.mark.parametrize('num_prefix', [0, 2])
 def test_our_attention_against_the_definition(num_prefix, chunk, monkeypatch):
     """Prefix tokens are taken out of the softmax: the weights of the others sum to one."""
@@ -127,13 +158,23 @@ def test_windows_and_their_padding():
         assert np.allclose(found.mean, (2 * whole + 2 * pair + pair) / 15, atol=1e-6)
 
 
-@pytest.mark.parametrize('grid', [(5, 7), (4, 4)])
+@pytest.mark.parametrize('grid', [(5, 7), (4, 3)])
+@pytest.mark.parametrize('shift', [(1, 2), (3, 0), (0, 1)])
 @pytest.mark.parametrize('alone', [False, True])
-def test_cells_that_a_shift_brought_together_do_not_count(grid, alone):
-    """The layer's own mask, and equal weights without it, leave the same."""
-    attention = ShiftedWindowAttention(12, 3, window_size=4, shift=2, shift_alone=alone)
+def test_cells_that_a_shift_brought_together_do_not_count(grid, shift, alone):
+    """The layer's own mask, and equal weights without it, leave the means over the cells of moved windows."""
+    window = (4, 3)
+    attention = ShiftedWindowAttention(12, 3, window_size=window, shift=shift, shift_alone=alone)
     _, found = measure(constant(attention), grid)
-    assert np.allclose(found.mean, found.uniform, atol=1e-6)
+    moved = torch.tensor(
+        [each * (alone or side > own) for each, side, own in zip(shift, grid, window, strict=True)]
+    )
+    cells = places(*grid)
+    windows = ((cells - moved) / torch.tensor(window)).floor()
+    seen = (windows[:, None] == windows).all(-1).float()
+    (expected,) = definition((seen / seen.sum(-1, keepdim=True))[None], cells, cells)
+    assert np.allclose(found.uniform, expected, atol=1e-6)
+    assert np.allclose(found.mean, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize('grid', [(4, 6), (5, 7)])
@@ -200,8 +241,8 @@ def test_weights_of_prefix_tokens_against_the_definition(token, window):
 def test_weights_of_the_token_of_a_pixel_against_the_definition(pixel, cell):
     """The image of 33 x 50 pixels has 4 x 5 patches of 9 x 10, of which the last row reaches beyond it; further out it
     is the last one."""
-    model = OneLayer(Attention(12, 3), (4, 5), 2).eval()
-    attention = model.blocks[0].attn
+    attention = Attention(12, 3)
+    model = OneLayer(attention, (4, 5), 2, before=[Attention(12, 3)]).eval()
     query, key, _ = attention.split_heads(attention.qkv(model.tokens()), 3)
     weights = (query[0, :, 2 + cell : 3 + cell] @ key[0].mT / 2).softmax(-1)[:, 0].mean(0).detach()
     found = token_attention(model, IMAGE, pixel)

@@ -97,6 +97,8 @@ def test_uniform_maps_and_the_default_grid():
     found = dtn_maps(stage)
     assert found.grid == (14, 14) and found.token == (7, 7)
     assert np.allclose(found.layers[0].maps, np.full((1, 14, 14), 1 / 196))
+    stage = dtn_stages(variants.build_pvt(**HEADS, img_size=(64, 96)))[1]
+    assert dtn_maps(stage).grid == (8, 12)  # of its position embedding
 
 
 def test_the_picture_shows_the_maps_and_marks_the_token(pvt):
@@ -221,9 +223,14 @@ def test_versions_are_what_the_norms_make_of_the_same_tokens():
 
 def test_heads_and_prefix_of_a_network_with_layer_norm():
     model = variants.randomise(variants.build_vit(with_dist_token=True))
-    state = torch.random.get_rng_state()
-    both = [norm_tokens(model, IMAGE, *find_stages(model), [0, 3]) for _ in range(2)]
-    assert torch.equal(torch.random.get_rng_state(), state)
+    both = []
+    for seed in (1, 2):
+        state = torch.manual_seed(seed).get_state()
+        both.append(norm_tokens(model, IMAGE, *find_stages(model), [0, 3]))
+        assert torch.equal(torch.random.get_rng_state(), state)
+    torch.manual_seed(0)
+    expected = DTN(24, 3)(torch.from_numpy(both[0][0].versions['before'])[None], (3, 4))
+    assert np.allclose(both[0][0].versions['DTN, initial'], expected[0].detach(), atol=1e-6)
     for first, second in zip(*both, strict=True):
         assert list(first.versions) == ['before', 'after LN', 'IN, initial', 'DTN, initial']
         assert first.num_heads == 3 and first.num_prefix == 2 and first.grid == (3, 4)
@@ -248,14 +255,14 @@ def test_heads_that_do_not_divide_the_channels_count_as_one():
 
 def test_layer_norm_levels_lengths_and_instance_norm_does_not():
     """Figure 1: after LN all tokens have the length sqrt(C); IN and DTN keep differences."""
-    model = variants.build_vit(with_cls_token=False).eval()
+    model = variants.build_vit().eval()
     stage = find_stages(model)[0]
     (tokens,) = norm_tokens(
         model, torch.rand(1, 3, 128, 128) * torch.linspace(0, 9, 128), stage, [0]
     )
     spread = {}
     for name, rows in tokens.versions.items():
-        lengths = np.linalg.norm(rows, axis=1)
+        lengths = np.linalg.norm(rows[1:], axis=1)
         spread[name] = lengths.std() / lengths.mean()
         maps = magnitude_maps(tokens)[name]
         assert maps.shape == (3, 8, 8)

@@ -56,12 +56,29 @@ def test_single_channels():
     """What is no sum of both axes is chaos, a marked edge is a box, and a slope is not."""
     y, x = np.mgrid[-1:1:14j, -1:1:14j]
     oblique, product = np.cos(8 * (x + y)), np.sin(6 * x) * np.sin(6 * y)
-    constant = np.full_like(x, 0.1, dtype=np.float32)
+    constant = 0.1 + 1e-8 * x  # but for what float32 rounds
     edge = (x == -1).astype(float)
     kinds = classify_channels(np.stack([oblique, product, constant, edge, x])).kinds
     assert kinds.tolist() == ['chaos'] * 3 + ['box', 'striped']
     with pytest.raises(ValueError, match=r'at least 8 cells, got the shape \(3, 7, 14\)'):
         classify_channels(np.zeros((3, 7, 14)))
+
+
+def test_figures_that_decide(rng):
+    """Shares of the variance, on the shortest grid, whose sides have different numbers of cells."""
+    grid = (8, 11)
+    maps = channels('raster', rng, 4, grid) + 0.5 * rng.standard_normal((4, *grid))
+    maps -= maps.mean((1, 2), keepdims=True)
+    found = classify_channels(maps)
+    across, down = maps.mean(1), maps.mean(2)
+    both = across[:, None] + down[:, :, None]
+    noise = np.square(maps - both).sum((1, 2)) / (7 * 10)
+    assert np.allclose(found.pattern, 1 - noise / maps.var((1, 2), ddof=1))
+    cleaned = 10 * (8 * across.var(1, ddof=1) - noise), 7 * (11 * down.var(1, ddof=1) - noise)
+    assert np.allclose(found.one_axis, np.max(cleaned, 0) / np.sum(cleaned, 0))
+    for shares, variant in ((found.edges, 'E'), (found.gabor, 'G')):
+        error = np.square(both - fit_maps(maps, variant).maps).sum((1, 2))
+        assert np.allclose(shares, 1 - error / np.square(both).sum((1, 2)))
 
 
 @pytest.mark.parametrize('variant', ['G+E', 'G', 'E'])
@@ -89,6 +106,8 @@ def test_the_ceiling_is_reached_by_no_fit_and_noise_is_not_explained(rng):
     error = np.square(maps - additive).sum((1, 2))
     total = np.square(maps - maps.mean((1, 2), keepdims=True)).sum((1, 2))
     assert np.allclose(fit.ceiling, 1 - error / total)
+    error = np.square(maps - fit.maps).sum()
+    assert fit.total_r2 == pytest.approx(1 - error / total.sum())
 
 
 def test_the_search_is_as_good_as_a_gradient_descent(rng):
@@ -125,7 +144,7 @@ def test_wrong_tables():
         (table, dict(grid=(3, 4)), r'0 \+ 3 x 4 = 12 rows'),
         (table, dict(grid=3, num_prefix_tokens=1), r'1 \+ 3 x 3 = 10 rows'),
         (table, dict(grid=3, variant='gabor'), 'variant must be one of'),
-        (table + torch.nan, dict(grid=3), 'finite'),
+        (table + torch.nan, dict(grid=3), 'maps must be finite'),
     ):
         with pytest.raises(ValueError, match=text):
             fit_gabor_position(values, **options)

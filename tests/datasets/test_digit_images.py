@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mmlape.research.datasets import DigitImages
-from mmlape.research.datasets.building import load_sources
+from mmlape.research.datasets import DigitImages, classification
+from mmlape.research.datasets.building import DigitBank, PhotoRegion, load_sources
 
 
 @pytest.fixture(scope='module')
@@ -48,6 +48,28 @@ def test_whole_digits():
         ink = whole[index]['img'].astype(float).mean(-1)
         shrunk = ink.reshape(8, 4, 8, 4).mean((1, 3))
         assert np.corrcoef(shrunk.ravel(), bank.images[index].ravel())[0, 1] > 0.95
+
+
+def test_what_is_drawn_of_a_split_and_a_seed(monkeypatch):
+    """Photographs of its own behind coloured digits."""
+    seeds, banks = [], load_sources(0)[0]
+    few = {split: DigitBank(*(part[:3] for part in bank)) for split, bank in banks.items()}
+    grey = {'train': 0, 'val': 240}
+    regions = {
+        split: [PhotoRegion('a', np.full((200, 200, 3), level, np.uint8), 0)]
+        for split, level in grey.items()
+    }
+    monkeypatch.setattr(
+        classification, 'load_sources', lambda seed: (seeds.append(seed), (few, regions))[1]
+    )
+    first, second, train = (
+        [each['img'] for each in DigitImages(split, seed=seed)]
+        for split, seed in (('val', 7), ('val', 8), ('train', 7))
+    )
+    assert seeds == [7, 8, 7] and len(first) == 3
+    assert not np.array_equal(first, second)
+    assert min(np.median(image) for image in first) > 40 and not np.median(train)
+    assert all(np.ptp(image, axis=2).max() > 10 for image in first)
 
 
 def test_mistakes():

@@ -112,7 +112,8 @@ def test_files_and_data_set(root):
             assert item['img'].ravel().tolist() == [IDS[token] for token in source.split()]
             assert item['img'].shape[::2] == (1, 1)
     assert len(set(sources)) == 30, 'none is there twice'
-    assert sorted(IDS.values()) == list(range(1, 16)), 'padding is 0'
+    words = [*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']']
+    assert {word: number for number, word in enumerate(words, 1)} == IDS, 'padding is 0'
 
 
 def test_options_of_the_data_set(root):
@@ -138,6 +139,7 @@ def test_the_published_files_are_read(tmp_path):
         ('[ADD 2 3 ]\t5', r"line 2: expected tokens of .*, a tab and a digit, got '\[ADD'"),
         ('[SM 2 3 ]', r"got '\[SM 2 3 \]'"),
         ('[SM 2 3 ]\t15', 'a tab and a digit'),
+        ('\t5', 'a tab and a digit'),
     ],
 )
 def test_wrong_lines(line, message, tmp_path):
@@ -147,6 +149,31 @@ def test_wrong_lines(line, message, tmp_path):
     (tmp_path / 'b.tsv').write_text(f'{line}\n')
     with pytest.raises(ValueError, match="its first line must be 'Source"):
         ListOps(data_root=str(tmp_path), ann_file='b.tsv')
+
+
+def test_the_grammar():
+    """A quarter of the roots are operators."""
+    rng = random.Random(0)
+    lengths = [len(draw_expression(rng, max_depth=2)[0]) for _ in range(4000)]
+    assert abs(np.mean([length > 1 for length in lengths]) - 0.25) < 0.03
+    assert {*lengths} == {1, *range(4, 13)}
+
+
+def test_options_of_the_files(tmp_path):
+    options = dict(num_train=150, num_val=2, num_test=2, max_depth=2, max_args=3, length=(4, 9))
+    path = build_list_ops(tmp_path / 'a', **options) / 'annotations/basic_train.tsv'
+    lines = [line.partition('\t')[0] for line in path.read_text().splitlines()[1:]]
+    assert len({*lines}) == 150
+    assert {len(line.split()) for line in lines} == {4, 5}  # two or three digits
+    assert all(line.count('[') == 1 for line in lines)
+
+
+def test_sizes_are_the_published_ones():
+    defaults = build_list_ops.__kwdefaults__
+    assert defaults == dict(
+        num_train=96_000, num_val=2000, num_test=2000,
+        length=(501, 1999), max_depth=10, max_args=10, seed=0,
+    )  # fmt: skip
 
 
 def test_lengths_that_do_not_exist(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from mmengine.config import ConfigDict
 from mmengine.registry import DATASETS, METRICS, TRANSFORMS
 from PIL import Image
 
+from mmlape.research.datasets import panoptic
 from mmlape.research.datasets.panoptic import count_matches, rgb_to_ids
 
 CLASSES = ('cat', 'dog', 'sky')
@@ -190,6 +191,29 @@ def test_a_class_that_does_not_occur_is_not_counted(tmp_path):
         each['pred_panoptic_seg']['sem_seg'][each['pred_panoptic_seg']['sem_seg'] == NOTHING] = 4
         measured.process({}, [each])
     assert measured.evaluate(2) == QUALITY
+
+
+def test_categories_that_are_no_class_are_not_counted(tmp_path, monkeypatch):
+    """Without stuff, its quality is not defined."""
+    asked, get = [], panoptic.get
+    monkeypatch.setattr(
+        panoptic, 'get', lambda path, backend_args: (asked.append(backend_args), get(path))[1]
+    )
+    storage = dict(backend='local')
+    measured = metric(dict(write(tmp_path), backend_args=storage))
+    measured.dataset_meta = dict(classes=CLASSES[:2])
+    measured.process({}, predictions()[:1])
+    found = {name.rpartition('/')[2]: value for name, value in measured.evaluate(1).items()}
+    assert found['PQ'] == found['PQ_th'] == pytest.approx(100 * 0.75 / 1.5 / 2)
+    assert np.isnan([found[name] for name in ('PQ_st', 'SQ_st', 'RQ_st')]).all()
+    assert asked == [storage] * 2
+
+
+@pytest.mark.parametrize('left', ['with_bbox', 'with_label', 'with_mask', 'with_seg'])
+def test_what_is_not_asked_for_is_not_loaded(left):
+    built = TRANSFORMS.build({'type': 'mmlape.LoadPanopticMap', left: False})
+    names = ('with_bbox', 'with_label', 'with_mask', 'with_seg')
+    assert [name for name in names if not getattr(built, name)] == [left]
 
 
 def _evaluate(rank: int, folder: str, options: dict) -> None:

@@ -221,3 +221,18 @@ def test_an_axis_of_one_window_is_shifted_only_if_asked(grid, moved):
     for alone, wanted in ((False, moved), (True, (1, 1))):
         layer = ShiftedWindowAttention(8, 2, window_size=(2, 3), shift=1, shift_alone=alone)
         assert layer.shift_on(grid) == wanted
+
+
+@pytest.mark.parametrize('shift', [(1, 2), (2, 0), (0, 1)])
+def test_moved_windows_against_the_definition(shift):
+    """Cells see those of their moved window, on a grid padded with zeros."""
+    window, grid, padded = (3, 4), (8, 7), (9, 8)
+    layer = randomised(ShiftedWindowAttention(8, 2, window_size=window, shift=shift)).eval()
+    tokens = torch.randn(2, 8 * 7, 8)
+    cells = torch.cartesian_prod(*map(torch.arange, padded))
+    windows = (cells - torch.tensor(shift)).div(torch.tensor(window), rounding_mode='floor')
+    seen = (windows[:, None] == windows).all(-1)
+    maps = F.pad(tokens.unflatten(1, grid), (0, 0, 0, 1, 0, 1)).flatten(1, 2)
+    read = F.scaled_dot_product_attention(*layer.split_heads(layer.qkv(maps), 3), seen)
+    expected = layer.project(attention.merge_heads(read)).unflatten(1, padded)[:, :8, :7]
+    torch.testing.assert_close(layer(tokens, grid), expected.flatten(1, 2), atol=1e-5, rtol=1e-4)

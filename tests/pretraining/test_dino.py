@@ -12,6 +12,7 @@ from mmengine.config import Config
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS
 from mmengine.runner import IterBasedTrainLoop
+from mmpretrain.structures import DataSample
 from mmpretrain.utils import register_all_modules
 from torch import nn
 
@@ -115,6 +116,13 @@ def test_scores_are_cosines_with_prototypes(norm_last_layer):
     assert lengths.requires_grad is not norm_last_layer
     for number in (0, 2, 4):
         assert 0 < head.mlp[number].weight.std() < 0.03 and not head.mlp[number].bias.any()
+    assert [type(layer) for layer in head.mlp] == [
+        nn.Linear,
+        nn.GELU,
+        nn.Linear,
+        nn.GELU,
+        nn.Linear,
+    ]
     twin = copy.deepcopy(head)
     torch.testing.assert_close(twin(features), head(features), rtol=0, atol=0)
 
@@ -197,6 +205,18 @@ def test_the_teacher_equals_a_fresh_copy_at_every_step(variant):
             assert before is None or not torch.equal(found, before)
         before = found
     assert not model.backbone.training and model.student['backbone'].training
+    model.update_teacher()
+    for name, value in model.student['backbone'].named_buffers():
+        assert torch.equal(model.backbone.get_buffer(name), value)
+
+
+def test_configs_of_parts_count():
+    model = build(
+        criterion=dict(type='mmlape.DINOLoss', teacher_temperature=0.07),
+        data_preprocessor=dict(mean=[9.0] * 3, std=[2.0] * 3),
+    )
+    assert model.criterion.teacher_temperature == 0.07
+    assert model.data_preprocessor.mean.flatten().tolist() == [9, 9, 9]
 
 
 def test_only_the_student_learns():
@@ -211,14 +231,16 @@ def test_only_the_student_learns():
     assert lengths in without and len(learning) > 30
 
 
-def test_views_of_any_size_and_order_of_passes():
+@pytest.mark.parametrize('num_global', [1, 2, 3])
+def test_views_of_any_size_and_order_of_passes(num_global):
     """Runs of one size share a pass, which changes no score; one image is a batch."""
-    model = build().eval()
+    model = build(num_global=num_global).eval()
     inputs = [
-        torch.randn(1, 3, height, width) for height, width in [(32, 32), (32, 32), (16, 24), (9, 8)]
+        torch.randn(1, 3, height, width)
+        for height, width in [(32, 32), (32, 32), (16, 24), (16, 8)]
     ]
     model.update_teacher()
-    teacher = torch.stack([model.head(model.backbone(view)[-1]) for view in inputs[:2]])
+    teacher = torch.stack([model.head(model.backbone(view)[-1]) for view in inputs[:num_global]])
     net = model.student
     student = torch.stack([net['head'](net['backbone'](view)[-1]) for view in inputs])
     expected = copy.deepcopy(model.criterion)(student, teacher)['loss']
@@ -230,6 +252,10 @@ def test_what_cannot_be_done_is_said():
     for options, message in (
         (dict(momentum=1.0), r'momentum must be in \[0, 1\), got 1.0'),
         (dict(backbone=dict(out_type='featmap')), "out_type='featmap'.*'cls_token'"),
+        (
+            dict(backbone=dict(out_type='cls_and_dist', with_dist_token=True)),
+            "'cls_and_dist'.*'avg'",
+        ),
         (dict(head=dict(in_channels=17)), 'in_channels=17.*returns 16'),
         (dict(moment=0.9), "unexpected keyword argument 'moment'"),
     ):
@@ -270,6 +296,52 @@ def test_what_cannot_be_done_is_said():
         model.update_teacher()
 
 
+class Features(nn.Module):
+    """A model whose features are its inputs; batches of a loader are its list."""
+
+    neighbours = None
+
+    def data_preprocessor(self, batch, training):
+        return batch
+
+    def extract_feat(self, inputs):
+        assert not self.training
+        return inputs + 1, inputs
+
+
+class Loader(list):
+    """Of three images, the first of which is there again to fill up a batch."""
+
+    def __init__(self, classes):
+        sized = dict(metainfo=dict(classes=classes), __len__=lambda _: 3)
+        self.dataset = type('Images', (), sized)()
+        labels = torch.tensor([0, 2, 1, 0])
+        for part in ((0, 1), (2, 3)):
+            found = [DataSample().set_gt_label(labels[n]) for n in part]
+            self.append(dict(inputs=torch.eye(4)[labels[[*part]]], data_samples=found))
+
+
+@pytest.mark.parametrize('classes', [None, 'abcde'])
+def test_neighbours_are_known_during_a_test(classes):
+    built, model, loader = [], Features(), Loader(classes)
+    runner = SimpleNamespace(
+        model=model, seed=7, build_dataloader=lambda _, seed: (built.append(seed), loader)[1]
+    )
+    hook = KNNHook(dataloader={}, k=2, temperature=0.5)
+    for training, part in ((True, 'val'), (False, 'test')):
+        model.train(training)
+        getattr(hook, f'before_{part}_epoch')(runner)
+        assert model.training == training
+        found = model.neighbours
+        assert (found.k, found.temperature) == (2, 0.5)
+        assert torch.equal(found.votes.argmax(1), torch.tensor([0, 2, 1]))
+        assert found.votes.shape == (3, 5 if classes else 3)
+        assert torch.equal(found.features, torch.eye(4)[[0, 2, 1]])
+        getattr(hook, f'after_{part}_epoch')(runner)
+        assert model.neighbours is None
+    assert built == [7]
+
+
 def test_predictions():
     model = build().eval()
     images = views(batch=3, sizes=[32])[0]
@@ -280,8 +352,8 @@ def test_predictions():
     assert all(sample.pred_score.sum().item() == pytest.approx(1) for sample in results)
 
 
-@pytest.mark.parametrize('epoch', [0, 1])
-def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
+@pytest.mark.parametrize(('epoch', 'max_norm'), [(0, 1.0), (1, 1.0), (1, None)])
+def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch, max_norm):
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
     runner = SimpleNamespace(
@@ -290,7 +362,7 @@ def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
         optim_wrapper=SimpleNamespace(optimizer=optimizer),
         train_loop=None,
     )
-    hook = DINOGradientsHook(max_norm=1.0)
+    hook = DINOGradientsHook(max_norm)
     hook.before_train(runner)
     last = model.student['head'].last_layer.parametrizations.weight.original1
     before = last.detach().clone()
@@ -304,7 +376,7 @@ def test_gradients_are_clipped_one_by_one_and_the_last_layer_waits(epoch):
     assert (norms > 1).any() and (norms < 1).any()
     for parameter, gradient in given.items():
         if parameter is not last or epoch:
-            scale = min(1.0, 1 / (gradient.norm().item() + 1e-6))
+            scale = min(1.0, 1 / (gradient.norm().item() + 1e-6)) if max_norm else 1.0
             torch.testing.assert_close(parameter.grad, scale * gradient)
     assert torch.equal(last, before) == (epoch == 0)
     assert (last in optimizer.state) == (epoch == 1)

@@ -195,6 +195,7 @@ def test_heads_see_what_their_names_say():
         (token,) = model.extract_feat(image)
         torch.testing.assert_close(model(image), model.head.layers.head(token))
     distilled = build('deit-t-distilled').eval()
+    assert distilled.teacher_weight == 0.5
     ((cls_token, dist_token),) = distilled.extract_feat(image)
     heads = distilled.head.layers
     scores = (heads.head(cls_token) + heads.head_dist(dist_token)) / 2
@@ -211,6 +212,8 @@ def test_a_student_learns_from_labels_and_from_its_teacher():
         student.loss(torch.zeros(1, 3, 64, 64), samples([1]))
     student.init_weights()
     teacher = student.teacher
+    student.init_weights()
+    assert student.teacher is teacher  # built once
     assert not any(p.requires_grad for p in teacher.parameters())
     images = torch.linspace(-2, 2, 2 * 3 * 64 * 64).view(2, 3, 64, 64)
     before = copy.deepcopy(teacher.state_dict())
@@ -244,6 +247,11 @@ def first_loss(student):
     ('changes', 'error', 'message'),
     [
         (dict(model=dict(teacher=dict(num_classes=7))), ValueError, '7 scores, the head 1000'),
+        (
+            dict(model=dict(teacher=dict(num_classes=1001))),
+            ValueError,
+            '1001 scores, the head 1000',
+        ),
         (dict(model=dict(teacher_weight=1.5)), ValueError, 'teacher_weight'),
         (dict(model=dict(head=dict(type='VisionTransformerClsHead'))), TypeError, 'DeiTClsHead'),
     ],

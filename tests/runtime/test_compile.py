@@ -275,12 +275,60 @@ def test_a_training_by_the_runner(tmp_path):
     assert num_graphs() == 2  # of training, and of validation, an image at a time
 
 
-def test_blocks_of_fsdp_run_plain():
-    model = build_vit(compile_blocks=EAGER)
+def test_blocks_of_fsdp_run_plain(monkeypatch):
+    said, model = [], build_vit(compile_blocks=EAGER)
+    monkeypatch.setattr(compiled_module, 'print_log', lambda text, *_: said.append(text))
+    compiled_module._log_once.cache_clear()
     for block in model.blocks:
         block._is_fsdp_managed_module = True  # what FSDP sets
     step(model)
     assert num_graphs() == 0
+    assert said == ['compile_blocks: Block runs plain, since FSDP holds its parameters']
+
+
+def test_graphs_by_options():
+    """Other options make another graph, and a block is computed again in the backward pass if asked for."""
+    calls = []
+
+    def backend(name):
+        def make(graph, inputs):
+            return lambda *args: (calls.append(name), graph.forward(*args))[1]
+
+        return make
+
+    block, x = nn.Linear(2, 2), torch.randn(3, 2, requires_grad=True)
+    options = dict(backend=backend('first'))
+    compiled_module.run_block(block, x, compile_blocks=options)
+    options['backend'] = backend('second')
+    out = compiled_module.run_block(block, x, compile_blocks=options, with_cp=True)
+    assert calls == ['first', 'second']
+    out.sum().backward()
+    assert calls == ['first', 'second', 'second']
+
+
+def test_many_kinds_of_blocks(monkeypatch):
+    """PyTorch makes a limited number of graphs of one function."""
+    monkeypatch.setattr(torch._dynamo.config, 'cache_size_limit', 2)
+    for width in (2, 3, 4):
+        compiled_module.run_block(nn.Linear(2, width), torch.ones(3, 2), compile_blocks=EAGER)
+    assert num_graphs() == 3
+
+
+def test_a_graph_gets_the_whole_layout():
+    class Pooling(nn.Module):
+        pool = 2
+
+        def forward(self, x, layout):
+            assert layout.pooled(self.pool) == (2, 3)
+            return x * layout.token_mask()[..., None] + layout.num_prefix
+
+    layout = Layout((4, 5), 1, torch.arange(20).expand(2, -1) < 10)
+    found, expected = (
+        compiled_module.run_block(Pooling(), torch.ones(2, 21, 8), layout, compile_blocks=way)
+        for way in (EAGER, False)
+    )
+    assert_same(found, expected)
+    assert num_graphs() == 1
 
 
 def test_arguments_of_the_compiler():
@@ -294,8 +342,8 @@ def test_arguments_of_the_compiler():
         coordinate_descent_tuning=True,
         epilogue_fusion=False,
     )
-    found = compiled_module._arguments_of_torch(dynamic=False, **EAGER)
-    assert found == dict(EAGER, dynamic=False, mode=None, options=None)
+    found = compiled_module._arguments_of_torch(dynamic=False, fullgraph=True, **EAGER)
+    assert found == dict(EAGER, dynamic=False, fullgraph=True, mode=None, options=None)
 
 
 def test_an_adapter_passes_it_on():

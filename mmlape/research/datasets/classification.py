@@ -123,10 +123,10 @@ class ListOps(BaseDataset):
         ]
 
     def _read(self, line: str, where: str) -> dict:
-        source, tab, target = line.partition('\t')
+        source, _, target = line.partition('\t')
         tokens = [token for token in source.split() if token not in '()']
         unknown = [token for token in tokens if token not in IDS]
-        if not tab or not tokens or unknown or target.strip() not in self.METAINFO['classes']:
+        if not tokens or unknown or target.strip() not in self.METAINFO['classes']:
             raise ValueError(
                 f'{where}: expected tokens of {[*IDS]}, a tab and a digit, got '
                 f'{unknown[0] if unknown else line[-80:]!r}'
