@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 os.environ['GRADIO_ANALYTICS_ENABLED'] = 'False'  # read on import, as the command sets it
 
+import cv2
 import gradio as gr
 import gradio_client
 import httpx
@@ -149,9 +150,38 @@ def test_correlations_of_positions_that_join_in_several_places_or_not_everywhere
         answers = answers_of(
             SimpleNamespace(model=network, finds_boxes=True, loader=None, score=0.3)
         )
-        assert answers.correlate(1).axes
+        titles = [axes.get_title() for axes in answers.correlate(1).axes]
+        assert 'layer 1' in titles and 'layer 0' not in titles
     with pytest.raises(gr.Error, match='layer'):
         answers.correlate(0)
+
+
+def test_attention_lies_over_its_part_of_the_image(model, monkeypatch):
+    """One cell of all attention, in an image that is not square, of a colour, and that the network sees in others."""
+    image = np.full((80, 130, 3), (10, 60, 200), np.uint8)
+    pixels = np.full_like(image, 255)
+    tensor, scale = model.network_input(pixels)
+    asked = []
+
+    def attention(backbone, seen, place):
+        asked.extend([torch.equal(seen, tensor), place])
+        weights = np.zeros((tensor.shape[2] // 16, tensor.shape[3] // 16), np.float32)
+        weights[1, 3] = 0.5
+        return weights
+
+    monkeypatch.setattr('mmlape.research.analysis.panels.token_attention', attention)
+    found = Result(image, 'a', ['x'], pixels=pixels)
+    drawn = ModelPanels(model).attention(found, 12, 70)
+    assert asked == [True, (70 * scale[0], 12 * scale[1])]
+    hottest, coldest = cv2.applyColorMap(np.array([[255, 0]], np.uint8), cv2.COLORMAP_INFERNO)[0]
+    for (row, column), heat in {
+        (1.5, 3.5): hottest,
+        (1.5, 2.5): coldest,
+        (2.5, 3.5): coldest,
+    }.items():
+        seen = drawn[round(16 * row / scale[0]), round(16 * column / scale[1])]
+        assert np.allclose(seen, (0.4 * image[0, 0] + 0.6 * heat)[::-1], atol=1)
+    assert (drawn[70, 12] == 255).all()
 
 
 def test_a_click_shows_where_the_token_looks(model, pictures):

@@ -325,7 +325,9 @@ def test_every_requirement_has_a_tested_version(program):
     pinned = [line.split('==')[0] for line in program.read_lines('constraints-openmmlab.txt')]
     left = program.without(program.read_lines('requirements.txt'), [*pinned, 'pip'])
     assert not left and {*program.STACKS['openmmlab'], *program.BUILD_TOOLS} <= {*pinned}
-    assert pinned.count('torch') == pinned.count('setuptools') == 1  # instead of those of the default stack
+    assert (
+        pinned.count('torch') == pinned.count('setuptools') == 1
+    )  # instead of those of the default stack
 
 
 def test_the_matrix_replaces_the_row_of_the_same_python_packages_and_torch():

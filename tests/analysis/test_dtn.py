@@ -155,9 +155,11 @@ def folder(tmp_path):
 
 
 def test_images_of_files_and_folders(folder):
+    (folder / 'of.png').mkdir()
+    (folder / 'a.png').rename(folder / 'a.PNG')
     names = [path.name for path in find_images([folder, folder / 'b.png'])]
-    assert names == ['a.png', 'b.png', 'b.png']
-    assert [path.name for path in find_images([folder], maximum=1)] == ['a.png']
+    assert names == ['a.PNG', 'b.png', 'b.png']
+    assert [path.name for path in find_images([folder], maximum=1)] == ['a.PNG']
 
 
 def test_images_are_read_as_the_config_has_them(folder):
@@ -169,6 +171,9 @@ def test_images_are_read_as_the_config_has_them(folder):
     assert np.allclose(image[0].permute(1, 2, 0), expected, atol=1e-5)
     (plain,) = read_images(Config(dict()), [folder / 'b.png'])
     assert np.array_equal(plain[0].permute(1, 2, 0), pixels[..., ::-1])
+    for name in ('bgr_to_rgb', 'rgb_to_bgr', 'to_rgb'):
+        (turned,) = read_images(Config(dict(data_preprocessor={name: True})), [folder / 'b.png'])
+        assert np.array_equal(turned[0].permute(1, 2, 0), pixels)
     resized = [image.shape[2:] for image in read_images(config, find_images([folder]), (7, 15))]
     assert resized == [(7, 15)] * 2
 
@@ -280,7 +285,9 @@ def test_components_against_scikit_learn_and_of_directions():
         found = project(tokens, directions)
         values = values.astype(np.float64)  # in float32, theirs is only exact to 3e-5
         theirs = PCA(2).fit(values)
-        assert np.allclose(np.abs(found.points), np.abs(theirs.transform(values)), atol=1e-5)
+        largest = np.abs(theirs.components_).argmax(axis=1)
+        signs = np.sign(theirs.components_[[0, 1], largest])
+        assert np.allclose(found.points, theirs.transform(values) * signs, atol=1e-5)
         assert np.allclose(found.explained, theirs.explained_variance_ratio_, atol=1e-5)
         assert found.spread == pytest.approx(np.sqrt(values.var(axis=0).sum()))
     equal = project(np.ones((6, 4), dtype=np.float32))
@@ -308,6 +315,10 @@ def test_pictures_show_what_was_found():
         points = found['layer 1 norm1']['after LN'].points
         assert len(prefix) == with_prefix
         assert np.allclose(np.concatenate([prefix, cells]), points)
+    (first, _) = layers
+    assert first.num_prefix == 1
+    for name, found in project_versions(first, directions=True).items():
+        assert np.array_equal(found.points, project(first.versions[name][1:], True).points)
 
 
 IMAGES = [
@@ -390,7 +401,8 @@ def test_variation_of_a_backbone():
         layout.split(tokens)[1], mean_of(model.blocks[0].norm1, tokens, layout)
     )
     assert np.allclose(found.coefficients[0, 0, 12:], expected[0].detach())
-    assert np.allclose(found.quartiles[1, 2, 1], np.median(found.coefficients[1, 2]))
+    quarters = np.quantile(found.coefficients[1, 2], [0.25, 0.5, 0.75])
+    assert np.allclose(found.quartiles[1, 2], quarters) and len({*quarters}) == 3
     figure = draw_variation([found])
     assert [line.get_label() for line in figure.axes[0].lines] == ['DTN', 'LN', 'IN']
     assert figure.axes[0].get_yscale() == 'log'
@@ -399,7 +411,13 @@ def test_variation_of_a_backbone():
 def test_variation_of_a_pyramid_and_some_layers():
     """A norm has one colour in all stages, also where the last stage has another norm, and fewer."""
     model = variants.build_pvt(**HEADS).eval()
+    calls = []
+    block = find_stages(model)[0].blocks[0]
+    block.norm2.register_forward_hook(lambda module, args, output: calls.append(args))
     found = token_variation(model, IMAGES[:1], find_stages(model), [0], 'norm2', ['LN'])
+    tokens, layout = calls[0][:2]
+    wanted = variation_coefficients(tokens, mean_of(block.norm2, tokens, layout))
+    assert np.allclose(found[0].coefficients[0, 0], wanted[0].detach())
     assert [stage.names for stage in found] == [('DTN', 'LN')] * 3 + [('LN',)]
     assert [stage.coefficients.shape[2] for stage in found] == [16 * 12, 8 * 6, 4 * 3, 2 * 2]
     assert set(found[0].arrays()) > {'coefficients', 'quartiles', 'names'}
