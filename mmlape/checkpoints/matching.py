@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
-from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmlape.checks import check_grid
 from mmlape.layers import PatchEmbed
@@ -73,7 +74,7 @@ def _load(model: nn.Module, state: OrderedDict[str, Any], report: LoadReport) ->
 
     handle = model.register_load_state_dict_post_hook(note)
     try:
-        with implicit_replication():  # a model that FSDP2 has shared out takes its parts
+        with takes_parts(model):
             model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # torch names all that does not fit, after it has loaded the rest
         for line in str(error).splitlines()[1:]:
@@ -88,6 +89,37 @@ def _load(model: nn.Module, state: OrderedDict[str, Any], report: LoadReport) ->
     for name in missing:
         if _COUNTER not in name:
             report.fresh.setdefault(name, 'not in the source')
+
+
+@contextmanager
+def takes_parts(model: nn.Module) -> Iterator[None]:
+    """Let parameters that FSDP2 has shared out be loaded from whole tensors, while the block lasts.
+
+    PyTorch's ``implicit_replication`` does so too, but not from 2.15 on where the first dimension is 1.
+    """
+
+    def share(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        own = module.named_parameters(prefix.rstrip('.'), recurse=False, remove_duplicate=False)
+        for name, parameter in own:
+            if name in state and isinstance(parameter, DTensor):
+                state[name] = part_of(state[name], parameter)
+
+    handles = [each.register_load_state_dict_pre_hook(share) for each in model.modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def part_of(value: Any, parameter: Tensor) -> Any:
+    """Take this process's part of a whole tensor, if ``parameter`` has its shape and is shared out."""
+    if not (isinstance(value, Tensor) and value.shape == parameter.shape):
+        return value
+    value = value.to(parameter.device)
+    if not isinstance(parameter, DTensor):
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def other_shape(theirs: Iterable[int], ours: Iterable[int]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -145,6 +146,8 @@ def _assigned(text: Any) -> dict[str, Any]:
         raise ValueError('it is not a text of at most 16 MB')
     values: dict[str, Any] = {}
     try:
+        if sys.version_info < (3, 11):  # whose ast.parse overflows C's stack where compile says so
+            compile(text, 'config', 'exec')
         for statement in ast.parse(text).body:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 continue

@@ -7,11 +7,11 @@ from typing import Any
 from mmengine import _strategy
 from mmengine.device import get_device
 from mmengine.dist import broadcast, is_main_process
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from mmlape.backbones import Backbone
+from mmlape.checkpoints.matching import part_of, takes_parts
 from mmlape.checks import check_bool
 from mmlape.registry import STRATEGIES
 
@@ -99,7 +99,7 @@ class FSDPStrategy(_strategy.DDPStrategy):
 
     def load_model_state_dict(self, state_dict: dict, **options: Any) -> None:
         """Take each process's part of whole tensors."""
-        with implicit_replication():
+        with takes_parts(self.model):
             super().load_model_state_dict(state_dict, **options)
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
@@ -107,7 +107,7 @@ class FSDPStrategy(_strategy.DDPStrategy):
         groups = self.optim_wrapper.optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group['params']]
         states = {
-            index: {key: _share(value, parameters[index]) for key, value in state.items()}
+            index: {key: part_of(value, parameters[index]) for key, value in state.items()}
             for index, state in state_dict['state'].items()
         }
         super().load_optim_state_dict({**state_dict, 'state': states})
@@ -118,13 +118,3 @@ def whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: whole(each) for key, each in value.items()}
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
-
-
-def _share(value: Any, parameter: Tensor) -> Any:
-    """The part of an optimizer's ``value`` that belongs to this process's part of ``parameter``."""
-    if not (isinstance(value, Tensor) and value.shape == parameter.shape):
-        return value  # a number of steps
-    value = value.to(parameter.device)
-    if not isinstance(parameter, DTensor):
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
