@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmlape.checks import check_options
+from mmlape.compatibility import numbers
 from mmlape.layout import Grid, Layout
 
 from . import private
@@ -128,13 +129,16 @@ def _arguments_of_torch(
     options: dict | None = None,
     **others: Any,
 ) -> dict:
-    """Return arguments of ``torch.compile`` for all sizes, with which the compiler keeps the layout of maps. Choosing
-    one, it fails in training where a convolution reads tokens on a grid of changing sides
-    (``cannot determine truth value of Relational``, torch 2.11).
+    """Return arguments of ``torch.compile`` for all sizes.
+
+    Where a convolution reads tokens on a grid of changing sides, compilers fail in training if they choose the layout
+    of maps (``cannot determine truth value of Relational``, torch 2.11), and make a graph for each size on CPUs if they
+    keep it (2.15).
     """
     if backend == 'inductor':
         of_mode = private.options_of_mode(mode, dynamic) if mode else {}
-        options = {'layout_optimization': False, **of_mode, **(options or {})}
+        layout = {'layout_optimization': numbers(torch.__version__) >= (2, 15)}
+        options = {**layout, **of_mode, **(options or {})}
         mode = None
     return dict(others, backend=backend, dynamic=dynamic, mode=mode, options=options)
 

@@ -331,13 +331,15 @@ def test_a_graph_gets_the_whole_layout():
     assert num_graphs() == 1
 
 
-def test_arguments_of_the_compiler():
+@pytest.mark.parametrize(('version', 'chooses'), [('2.11.0+cpu', False), ('2.15.0', True)])
+def test_arguments_of_the_compiler(monkeypatch, version, chooses):
+    monkeypatch.setattr(torch, '__version__', version)
     given = compiled_module._arguments_of_torch(
         mode='max-autotune-no-cudagraphs', options=dict(epilogue_fusion=False)
     )
     assert given['dynamic'] is True and given['mode'] is None
     assert given['options'] == dict(
-        layout_optimization=False,
+        layout_optimization=chooses,
         max_autotune=True,
         coordinate_descent_tuning=True,
         epilogue_fusion=False,
