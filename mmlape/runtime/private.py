@@ -42,13 +42,9 @@ def in_forward_ad() -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling the module calls more than its ``forward``: hooks of its own, or of all modules."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return any(own) or nn.modules.module._has_any_global_hook()
+    kinds = ('forward_hooks', 'forward_pre_hooks', 'backward_hooks', 'backward_pre_hooks')
+    own = [getattr(module, f'_{kind}') for kind in kinds]
+    return any(own) or any(getattr(nn.modules.module, f'_global_{kind}') for kind in kinds)
 
 
 def is_managed_by_fsdp(module: nn.Module) -> bool:

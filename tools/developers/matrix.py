@@ -46,7 +46,8 @@ def tried(python: str, stack: str, torch: str) -> str:
     run('make', 'env', f'PYTHON={python}', f'VENV={venv}', f'STACK={stack}')
     version, *others = json.loads(run(own, '-W', 'ignore', '-c', VERSIONS).stdout)
     tests = [f'tests/{name}' for name in SMOKE]
-    smoke = run(own, '-m', 'pytest', '-q', '-n', '2', '-m', 'not slow', *tests, check=False)
+    options = ('-q', '-n', '2', '-m', 'not slow', '--tb', 'line')
+    smoke = run(own, '-m', 'pytest', *options, *tests, check=False)
     demo = run(own, 'tools/demo.py', '--quick', check=False)
     for done in (smoke, demo):
         if done.returncode:
