@@ -45,7 +45,7 @@ def version() -> str:
 
 
 # Of both families, with what the demo's data are made of. torch is tested up to 2.15.
-COMMON = ['torch>=2.5,<2.16', 'torchvision', 'timm>=1.0.3', 'scikit-learn']
+COMMON = ['torch>=2.6,<2.16', 'torchvision', 'timm>=1.0.3', 'scikit-learn']
 EXTRAS = {
     'onedl': [
         *COMMON,

@@ -52,7 +52,7 @@ PACKAGES = (
     Package('mmpretrain', False, '1.2.0', ('mmpretrain', '1.2.0'), ('onedl-mmpretrain', '1.3.6')),
 )  # fmt: skip
 OTHERS = ('torchvision', 'timm', 'numpy', 'safetensors')  # any version that pip installs works
-TORCH = '2.5'  # the first with public hooks for state dicts
+TORCH = '2.6'  # the first whose `weights_only` keeps code from running, and can name what is safe
 TORCH_END = '2.16'  # the first that is untested
 TORCH_INSTALL = f"pip install 'torch>={TORCH},<{TORCH_END}' torchvision"
 INSTALL = "`pip install 'mmlape[onedl]'`"
@@ -252,8 +252,5 @@ def check_stack() -> None:
 
 def weights_only_fault(version: str) -> str | None:
     """How files get around ``torch.load(..., weights_only=True)`` in a version of torch; None if nothing is known."""
-    faults = (
-        ((2, 6), 'CVE-2025-32434 (code runs on loading), fixed in torch 2.6'),
-        ((2, 10), 'CVE-2026-24747 (memory is corrupted on loading), fixed in torch 2.10'),
-    )
-    return ' and '.join(text for mended, text in faults if numbers(version) < mended) or None
+    fault = 'CVE-2026-24747 (memory is corrupted on loading), fixed in torch 2.10'
+    return fault if numbers(version) < (2, 10) else None

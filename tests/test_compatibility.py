@@ -71,7 +71,7 @@ def test_a_version_that_is_too_old_is_refused(module, version, needed, monkeypat
 
 
 @pytest.mark.parametrize(
-    ('version', 'accepted'), [('2.4.1', False), ('2.5.0', True), ('2.12.0a0+git', True)]
+    ('version', 'accepted'), [('2.5.1', False), ('2.6.0', True), ('2.12.0a0+git', True)]
 )
 def test_torchs_version_by_its_metadata(version, accepted, tmp_path, monkeypatch):
     monkeypatch.setattr(compatibility, 'package_folder', lambda module: tmp_path)
@@ -79,7 +79,7 @@ def test_torchs_version_by_its_metadata(version, accepted, tmp_path, monkeypatch
     if accepted:
         compatibility.check_torch()
     else:
-        with pytest.raises(ImportError, match=rf'torch >= 2\.5, but {version} is installed'):
+        with pytest.raises(ImportError, match=rf'torch >= 2\.6, but {version} is installed'):
             compatibility.check_torch()
 
 

@@ -109,7 +109,7 @@ def test_a_new_environment_and_a_second_call(program, machine, monkeypatch, caps
     venv, uv, _, packages, toolboxes, *_, last = calls.splitlines()
     assert venv == f'{Path(sys.executable).name} -m venv {machine.path}/venv'
     assert uv == 'python -m pip install -q --retries 1 uv==0.13.8'
-    assert {'torch>=2.5', 'numpy', 'opencv-python-headless'} <= {*packages.split()}
+    assert {'torch>=2.6', 'numpy', 'opencv-python-headless'} <= {*packages.split()}
     assert 'imaug' not in packages and 'onedl' not in packages
     assert '--no-build-isolation --no-deps onedl-mmengine==0.10.12' in toolboxes
     assert 'imaug==0.4.3' in toolboxes and 'mmcv' not in toolboxes

@@ -142,7 +142,7 @@ def no_bytes() -> bytes:
 
 
 def parts_of_history() -> list:
-    """Return the types and functions of a training history, for ``torch.serialization.safe_globals`` (torch >= 2.6)."""
+    """Return the types and functions of a training history, for ``torch.serialization.safe_globals``."""
     core = np._core if hasattr(np, '_core') else np.core
     arrays = [np.ndarray, np.dtype, core.multiarray._reconstruct, core.multiarray.scalar]
     return [
@@ -155,9 +155,9 @@ def parts_of_history() -> list:
 
 
 def allow_own_checkpoints() -> None:
-    """Let torch >= 2.6 read the checkpoints that mmengine 0.10.7 itself has written: that version does not pass
+    """Let torch read the checkpoints that mmengine 0.10.7 itself has written: that version does not pass
     ``weights_only``, so that torch refuses the training history. What that is made of is declared safe."""
-    if numbers(mmengine.__version__) < (0, 10, 8) and numbers(torch.__version__) >= (2, 6):
+    if numbers(mmengine.__version__) < (0, 10, 8):
         torch.serialization.add_safe_globals(parts_of_history())
 
 

@@ -17,7 +17,7 @@ from mmengine.logging import print_log
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from mmlape.compatibility import numbers, weights_only_fault
+from mmlape.compatibility import weights_only_fault
 
 from .contents import check_contents, config_text_of, make_configs_plain, parts_of_history
 from .files import INDEX, SAFETENSORS, fault_of, file_in, parse_json, shards_of
@@ -32,7 +32,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> dict[str, An
     files by their ``.index.json``; or a folder with ``model.safetensors``, ``pytorch_model.bin`` or an index of either.
 
     Besides tensors it may hold the training history that MMEngine puts into its checkpoints, and the arguments that
-    timm puts into its own (with torch >= 2.6). Texts of configs in it are data afterwards
+    timm puts into its own. Texts of configs in it are data afterwards
     (:func:`~mmlape.checkpoints.strangers.config_of_stranger`), or are left out with a warning.
     The checksums in the file are compared, and the digest in ``<path>.sha256`` where there is one. With the environment
     variable ``MMLAPE_TRUST_PICKLES=1``, what ``weights_only`` refuses is unpickled whole, which may run code.
@@ -177,8 +177,6 @@ def _refuse_differences(path: Path) -> None:
 
 
 def _with_history() -> contextlib.AbstractContextManager:
-    if numbers(torch.__version__) < (2, 6):
-        return contextlib.nullcontext()
     # On leaving, torch forbids all that was named, also what was allowed before.
     allowed = torch.serialization.get_safe_globals()
     # timm's checkpoints hold the arguments of their run as a Namespace, a plain record.

@@ -23,7 +23,7 @@ def wrap_blocks(model: nn.Module, **options: Any) -> nn.Module:
 
     Args:
         model: On the device of this process, with the same values in all processes; changed in place.
-        options: Of ``torch.distributed.fsdp.fully_shard`` (torch >= 2.6), such as ``mesh`` and ``mp_policy``.
+        options: Of ``torch.distributed.fsdp.fully_shard``, such as ``mesh`` and ``mp_policy``.
 
     Returns:
         The model.

@@ -19,7 +19,7 @@ BEGIN, END = '<!-- matrix: written by make matrix -->\n', '<!-- end of the matri
 # Python, packages, and the torch that a user brought, beside which everything else is the newest.
 ROWS = [
     *((f'3.{minor}', 'onedl', '') for minor in range(10, 15)),
-    ('3.10', 'onedl', '2.5.1'),
+    ('3.10', 'onedl', '2.6.0'),
     ('3.12', 'onedl', '2.11.0'),
     *((f'3.{minor}', 'openmmlab', '') for minor in range(10, 13)),
 ]
