@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_what_cannot_be_measured_is_said_at_once(run, tmp_path):
     assert not (WORK / 'robustness.json').exists()
 
 
-def test_a_model_of_timm(run, tmp_path):
+def test_a_model_of_timm(run, tmp_path, monkeypatch):
     import timm
 
     cfg = timm_config(
@@ -129,6 +130,15 @@ def test_a_model_of_timm(run, tmp_path):
     )  # its crop is 1.0; others', of 0.9, are rounded down
     assert cfg.test_dataloader.dataset.pipeline[1]['scale'] == 384
     assert timm_config('vit_tiny_patch16_224').test_dataloader.dataset.pipeline[1]['scale'] == 248
+    steps = timm_config('convnext_atto').test_dataloader.dataset.pipeline
+    assert (steps[1]['scale'], steps[2]['crop_size']) == (303, 288)  # trained at 224
+    steps = timm_config('eva02_base_patch14_448').test_dataloader.dataset.pipeline
+    assert (steps[1]['type'], steps[1]['scale']) == ('Resize', (448, 448))
+    settings = replace(timm.get_pretrained_cfg('vit_tiny_patch16_224'), crop_mode='border')
+    with monkeypatch.context() as patched:
+        patched.setattr(timm, 'get_pretrained_cfg', lambda name: settings)
+        with pytest.raises(ValueError, match="crop_mode='border', expected one of center, squash"):
+            timm_config('vit_tiny_patch16_224')
     cfg = timm_config('lape_deit_tiny_patch16_224')
     pipeline, preprocessor = cfg.test_dataloader.dataset.pipeline, cfg.model.data_preprocessor
     assert (pipeline[1]['scale'], pipeline[1]['edge'], pipeline[2]['crop_size']) == (

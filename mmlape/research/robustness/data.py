@@ -136,7 +136,7 @@ def timm_config(name: str) -> Config:
         name: Of timm's, or of mmlape's models registered there (``'lape_deit_tiny_patch16_224'``).
 
     Raises:
-        ValueError: There is no such model, or timm does not say how it is tested.
+        ValueError: There is no such model, timm does not say how it is tested, or it is tested with borders.
         ModuleNotFoundError: MMPretrain is not installed.
     """
     import mmpretrain  # noqa: F401  is there, or this says so
@@ -152,14 +152,20 @@ def timm_config(name: str) -> Config:
         raise ValueError(
             f'timm does not say how {name!r} is tested: give a config with TimmClassifier'
         )
-    side = settings.input_size[-1]
-    resize = dict(
-        type='ResizeEdge',
-        scale=int(side / settings.crop_pct),  # timm rounds down, too
-        edge='short',
-        backend='pillow',
-        interpolation=settings.interpolation or 'bicubic',
-    )
+    # As timm's own validation: many convolutional networks are tested at a larger size than they are trained at.
+    side = (settings.test_input_size or settings.input_size)[-1]
+    edge = int(side / (settings.test_crop_pct or settings.crop_pct))  # timm rounds down, too
+    ways = {
+        'center': dict(type='ResizeEdge', scale=edge, edge='short'),
+        'squash': dict(type='Resize', scale=(edge, edge)),
+    }
+    if settings.crop_mode not in ways:
+        raise ValueError(
+            f'timm tests {name!r} on images with crop_mode={settings.crop_mode!r}, expected one of '
+            f'{", ".join(ways)}: give a config with TimmClassifier'
+        )
+    interpolation = settings.interpolation or 'bicubic'
+    resize = dict(ways[settings.crop_mode], backend='pillow', interpolation=interpolation)
     pipeline = [
         dict(type='LoadImageFromFile'),
         resize,
