@@ -31,8 +31,12 @@ from mmlape.apps.report.curves import draw_curves
 from mmlape.registry import DATASETS, METRICS, MODELS
 
 
-def runner(folder, **more):
-    dataset = SimpleNamespace(metainfo=dict(classes=('a', 'b')))
+class Images(list):
+    metainfo = dict(classes=('a', 'b'))
+
+
+def runner(folder, images=1, **more):
+    dataset = Images(range(images))
     loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
     cfg = Config(dict(default_scope='mmseg'))
     hub, model = MessageHub(str(folder)), torch.nn.Linear(2, 1)
@@ -84,11 +88,16 @@ def of_one_process(rank, folder):
     torch.distributed.init_process_group(
         'gloo', init_method=f'file://{folder}/store', rank=rank, world_size=2
     )
-    hook, run = ReportHook(examples=1), runner(folder)
+    hook, run = ReportHook(examples=1), runner(folder, images=3)
     hook.before_val_epoch(run)
     hook.after_val_iter(run, 0, outputs=[sample(str(rank), [0, 1, 1], [0, rank, 1])])
+    # The third image, and the first one again, so that both processes have two.
+    again = sample('again', [1, 1, 1], [0, 0, 0])
+    hook.after_val_iter(
+        run, 1, outputs=[again if rank else sample('2', [0, 1, 1, 1], [0, 0, 1, 1])]
+    )
     hook.after_val_epoch(run)
-    assert hook.tally.confusion.tolist() == [[2, 0], [1, 3]]
+    assert hook.tally.confusion.tolist() == [[3, 0], [2, 5]] and hook.tally.total == 3
     assert (hook.tally.best[0].path, hook.tally.worst[0].path) == ('1', '0')
     torch.distributed.destroy_process_group()
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
+from mmengine.dist import (
+    all_gather_object,
+    get_rank,
+    get_world_size,
+    is_main_process,
+    master_only,
+)
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
@@ -69,6 +75,7 @@ class ReportHook(Hook):
         # Of this process's part of the last validation, then of all; and that of the best checkpoint.
         self.tally: Tally | None = None
         self.best: Tally | None = None
+        self._left = 0  # images of this process's part
         self._validated = False  # the weights are those of the last validation
         self._best_before: list[Any] = []
         self._scaled = False
@@ -103,6 +110,8 @@ class ReportHook(Hook):
             score = known.current() if known else SCORE
             self.tally = Tally(len(classes), self.examples, scope == 'mmdet', score)
         self._scaled = truth_is_scaled(dataset)
+        # MMEngine's sampler repeats some, so that all processes have as many; metrics leave them out too.
+        self._left = len(range(get_rank(), len(dataset), get_world_size()))
 
     def after_val_iter(
         self,
@@ -114,7 +123,9 @@ class ReportHook(Hook):
         """Count the predictions of a batch."""
         if self.tally is None:
             return
-        for sample in outputs or ():
+        samples = (outputs or ())[: self._left]
+        self._left -= len(samples)
+        for sample in samples:
             scale = sample.get('scale_factor') if self._scaled else None
             self.tally.add(sample, None if scale is None else np.tile(scale, 2))
 

@@ -122,7 +122,7 @@ class Tally:
             boxes=boxes[:count], labels=labels[:count], scores=scores[:count]
         )
         if 'masks' in sample.pred_instances:
-            masks = as_array(sample.pred_instances.masks)[order[:count]]
+            masks = as_array(sample.pred_instances.masks[order[:count]])
             prediction['crops'] = [MaskCrop.of(mask.astype(bool)) for mask in masks]
         right = int((partners[:count] >= 0).sum())
         self._confuse(true_labels, labels[:count], partners[:count], overlap[:, :count])
