@@ -87,6 +87,27 @@ def test_precision_recall_and_f1_over_the_score():
     assert 'is highest, 0.800, at a minimum score of 0.1' in shown and shown.count('<img') == 2
 
 
+def test_each_score_has_its_bin_and_the_longest_range_is_best():
+    counts, scores = ScoreCounts(1), np.arange(BINS, dtype=np.float32) / BINS
+    counts.add(np.zeros(0, int), np.zeros(BINS, int), scores, np.ones(BINS, bool))
+    assert counts.right.tolist() == [[1] * BINS]
+    counts = ScoreCounts(1)
+    # F1 is 2/3 above 0.8, and again up to 0.2.
+    found, right = np.float32([0.9, 0.8, 0.8, 0.2]), np.array([True, False, False, True])
+    counts.add(np.zeros(2, int), np.zeros(4, int), found, right)
+    assert counts.best() == 100
+
+
+def test_masks_stay_with_their_boxes():
+    tally, sample = Tally(2, 1, boxes=True), boxes_sample('a', [], [(0, 0), (1, 0)], [0.4, 0.9])
+    sample.pred_instances.masks = torch.zeros(2, 20, 60, dtype=torch.bool)
+    for mask, (left, top, right, bottom) in zip(sample.pred_instances.masks, BOXES):
+        mask[top:bottom, left:right] = True
+    tally.add(sample)
+    found = tally.worst[0].found
+    assert found['boxes'].tolist() == [[*crop.box] for crop in found['crops']] == BOXES[1::-1]
+
+
 def test_true_boxes_that_were_resized():
     tally, sample = Tally(2, 1, boxes=True), boxes_sample('a', [(1, 0)], [(1, 0)], [0.9])
     sample.gt_instances.bboxes *= torch.tensor([2, 3, 2, 3])
@@ -106,6 +127,20 @@ def test_label_maps_and_labels():
     assert '<td>b</td><td>1</td><td>3</td><td>50.0</td><td>66.7</td>' in text
     assert '<td>c</td><td>0</td><td>0</td><td></td><td></td>' in text  # in no pixel
     assert '<td>all</td><td></td><td>5</td><td>41.7</td><td>58.3</td>' in text
+    assert tally.images.tolist() == [1, 1, 0]
+    sample.pred_sem_seg = PixelData(data=torch.tensor([[[2, 2, 1]]]))
+    tally.add(sample)  # of another size
+    assert tally.total == 1
+    sample.gt_sem_seg = PixelData(data=torch.tensor([[[0, 0, 1]]]))
+    tally.add(sample)
+    assert (tally.images.tolist(), tally.total) == ([2, 2, 0], 2)
+    sample.pred_sem_seg = PixelData(data=torch.tensor([[[7, 7, 1]]]))  # labels without a class
+    tally.add(sample)
+    assert tally.confusion.tolist() == [[1, 1, 2], [1, 4, 0], [0, 0, 0]]
+    many = Tally(300, 1, boxes=False)
+    sample.gt_sem_seg = sample.pred_sem_seg = PixelData(data=torch.tensor([[[0, 299]]]))
+    many.add(sample)
+    assert many.best[0].truth['label_map'].tolist() == [[0, 299]]
     images = Tally(3, 2, boxes=False)
     images.add(DataSample().set_gt_label(2).set_pred_label(1))
     assert images.confusion[2, 1] == images.confusion.sum() == 1 and not images.best
