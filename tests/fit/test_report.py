@@ -10,7 +10,14 @@ from pycocotools import mask as coco_mask
 
 from mmlape.apps.fit import OwnData, Part, compare_with_truth, truths
 from mmlape.apps.inference import Result
-from mmlape.apps.report import best_scores, draw_curves, for_people, read_curves, write_table
+from mmlape.apps.report import (
+    best_scores,
+    curves,
+    draw_curves,
+    for_people,
+    read_curves,
+    write_table,
+)
 from mmlape.apps.report.curves import is_validation
 
 ROWS = [
@@ -66,6 +73,7 @@ def test_curves_are_of_the_last_training(tmp_path):
             (begun, begun),
             (resumed, ROWS[:3] + resumed),
             ([{'mIoU': 90.0, 'step': 0}], ROWS[:3] + resumed),  # a test
+            (anew[:1], anew[:1]),  # not validated yet
             (anew, anew),
         ]
     ):
@@ -115,7 +123,17 @@ def test_metrics_of_a_training_by_iterations_that_counts_epochs(tmp_path):
 def test_curves_are_drawn_with_and_without_scores(rows, wide, tmp_path):
     draw_curves(rows, 'mIoU', tmp_path / 'curves.png')
     width, height = Image.open(tmp_path / 'curves.png').size
-    assert (width > 2 * height) == wide
+    assert (width > 2 * height) == wide and width >= 600
+
+
+def test_curves_are_drawn_over_epochs_or_iterations(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(curves, 'save_figure', lambda figure, path: figures.append(figure))
+    of_iterations = [dict(loss=2.0, step=50), {'mIoU': 20.0, 'step': 50}]
+    for rows in (ROWS, of_iterations):
+        draw_curves(rows, 'mIoU', tmp_path)
+    shown = [[each.get_xlabel(), *each.lines[0].get_xdata()] for f in figures for each in f.axes]
+    assert shown == [['epoch', 0.5, 1, 2], ['epoch', 1, 2], *[['iteration', 50]] * 2]
 
 
 def images(folder, height, width, count=5):
