@@ -61,7 +61,10 @@ def merged(parts, whole=(), down=False):
     tiles = [Tile(0, 0, 100, 90), Tile(80, 0, 180, 90)]
     if down:
         tiles = [Tile(y1, x1, y2, x2) for x1, y1, x2, y2 in tiles]
-        parts = [[(y1, x1, y2, x2, *more) for x1, y1, x2, y2, *more in boxes] for boxes in parts]
+        *parts, whole = [
+            [(y1, x1, y2, x2, *more) for x1, y1, x2, y2, *more in boxes]
+            for boxes in (*parts, whole)
+        ]
     cuts = [found(tile.cut(image), *boxes) for tile, boxes in zip(tiles, parts, strict=True)]
     return merge_boxes(found(image, *whole), tiles, cuts)
 
@@ -77,6 +80,8 @@ def test_an_object_in_both_tiles_is_one():
     assert (
         len(result.crops) == 1 and result.masks[0, 10:30, 84:96].all() and result.masks.sum() == 240
     )
+    result = merged([[(84, 10, 96, 30, 0.7, 0)], [(4, 10, 16, 30, 0.9, 0)]], down=True)
+    assert result.masks[0, 84:96, 10:30].all() and result.masks.sum() == 240
 
 
 @pytest.mark.parametrize('down', [False, True])
@@ -107,6 +112,18 @@ def test_what_stays():
     assert len(result) == 2
     # Two objects of one tile are never one, however much they overlap.
     assert len(merged([[(10, 10, 50, 30, 0.7, 0), (11, 10, 50, 30, 0.6, 0)], []])) == 2
+
+
+def test_the_best_are_first_also_where_they_are_cut():
+    result = merged([[(90, 10, 100, 30, 0.9, 0), (10, 50, 20, 60, 0.5, 0)], []])
+    assert result.boxes.tolist() == [[90, 10, 100, 30], [10, 50, 20, 60]]
+
+
+@pytest.mark.parametrize('down', [False, True])
+def test_an_edge_of_the_image_cuts_nothing(down):
+    large = [(100, 10, 180, 30, 0.9, 0), (0, 50, 80, 60, 0.9, 0)]
+    parts = [[(0, 50, 30, 60, 0.3, 0)], [(70, 10, 100, 30, 0.3, 0)]]
+    assert len(merged(parts, large, down)) == 4
 
 
 def test_the_whole_image_has_large_objects_and_yields_to_nobody_of_another_class():

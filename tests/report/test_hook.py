@@ -15,7 +15,7 @@ from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset, RepeatDataset
+from mmengine.dataset import BaseDataset, ConcatDataset, RepeatDataset
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MessageHub
@@ -268,7 +268,8 @@ def test_training_images_are_drawn_with_their_labels(kind, dtype, channels, tmp_
     data = Data(serialize_data=False)
     data.pipeline = Compose([step])
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    path = draw_batch(Config(dict()), tmp_path / 'a.jpg', RepeatDataset(data, 2))
+    wrapped = ConcatDataset([data] * 2) if kind == 'maps' else RepeatDataset(data, 2)
+    path = draw_batch(Config(dict()), tmp_path / 'a.jpg', wrapped)
     assert states == (
         random.getstate(),
         np.random.get_state()[1].tolist(),

@@ -41,7 +41,9 @@ def picture_of(sample, image, folder, steps=(), stored=None, **options):
     hook.after_load_checkpoint(runner, dict(meta=dict(score_threshold=stored)))
     hook.after_test_iter(runner, 0, outputs=[sample])
     assert len(shown) == hook.show and all(given[1:] == ('deep/a', 2) for given in shown)
-    return read_image(folder / 'deep/a.jpg')
+    written = read_image(folder / 'deep/a.jpg')
+    assert all(same(given[0][..., ::-1], written) for given in shown)  # RGB
+    return written
 
 
 def same(found, wanted):

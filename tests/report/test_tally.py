@@ -101,7 +101,7 @@ def test_each_score_has_its_bin_and_the_longest_range_is_best():
 def test_masks_stay_with_their_boxes():
     tally, sample = Tally(2, 1, boxes=True), boxes_sample('a', [], [(0, 0), (1, 0)], [0.4, 0.9])
     sample.pred_instances.masks = torch.zeros(2, 20, 60, dtype=torch.bool)
-    for mask, (left, top, right, bottom) in zip(sample.pred_instances.masks, BOXES):
+    for mask, (left, top, right, bottom) in zip(sample.pred_instances.masks, BOXES, strict=False):
         mask[top:bottom, left:right] = True
     tally.add(sample)
     found = tally.worst[0].found
