@@ -4,6 +4,7 @@ from collections import Counter
 
 import cv2
 import numpy as np
+import pytest
 import torch
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData, PixelData
@@ -113,6 +114,24 @@ def test_true_boxes_that_were_resized():
     sample.gt_instances.bboxes *= torch.tensor([2, 3, 2, 3])
     tally.add(sample, np.array([2, 3, 2, 3]))
     assert tally.confusion[0, 0] == 1 and tally.best[0].truth['boxes'].tolist() == [BOXES[1]]
+
+
+@pytest.mark.parametrize('scale', [None, np.array([2, 3, 2, 3])])
+def test_boxes_in_crowds_are_neither_right_nor_wrong(scale):
+    """Of the crowd's class, and by half at least; what has a partner is right."""
+    found = [(0, 0), (1, 0), (1, 1), (2, 0)]
+    sample = boxes_sample('a', [(0, 0)], found, [0.9, 0.8, 0.7, 0.6])
+    crowd, factor = torch.tensor([[0.0, 0, 45, 10]]), 1 if scale is None else torch.tensor(scale)
+    sample.gt_instances.bboxes *= factor
+    sample.ignored_instances = InstanceData(bboxes=crowd * factor, labels=torch.tensor([0]))
+    tally = Tally(2, 1, boxes=True)
+    tally.add(sample, scale)
+    assert tally.confusion.tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert (tally.counts.right.sum(), tally.counts.wrong.sum()) == (1, 1)
+    assert tally.best[0].score == 2 / 3 and tally.best[0].found['labels'].tolist() == [0, 1]
+    sample.ignored_instances.bboxes[:, 2] -= 1 if scale is None else 2
+    tally.add(sample, scale)  # less than half of the last one
+    assert tally.confusion.tolist() == [[2, 0, 0], [0, 0, 0], [1, 2, 0]]
 
 
 def test_label_maps_and_labels():

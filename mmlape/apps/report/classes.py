@@ -86,7 +86,8 @@ def score_figures(counts: ScoreCounts, classes: Sequence[str]) -> str:
     said = (
         f'The F1 of all boxes is highest, {rates[2, -1, place]:.3f}, at a minimum score of {scores[place]:g}, '
         f'with precision {rates[0, -1, place]:.3f} and recall {rates[1, -1, place]:.3f}. A box is right if it has the '
-        f'class of a true one and an IoU of at least {IOU} with its box; masks are not compared.'
+        f'class of a true one and an IoU of at least {IOU} with its box; masks are not compared, and boxes in crowds '
+        'are not counted.'
     )
     grid = ''.join(f'<figure>{picture(figure_png(figure), "png")}</figure>' for figure in figures)
     return f'<p>{escape(said)}</p><div class="grid">{grid}</div>'

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torchvision.ops import box_iou
+from pycocotools import mask as coco_mask
 
 from mmlape.apps.inference.results import MaskCrop
 from mmlape.apps.inference.samples import as_array, corners
@@ -113,6 +112,11 @@ class Tally:
         boxes, true_labels = corners(found['bboxes'])[order], truth['labels']
         overlap = overlaps(truth['boxes'], boxes)
         partners = match(overlap * (true_labels[:, None] == labels))
+        counted = (partners >= 0) | ~_in_ignored(sample, scale, boxes, labels)
+        order, scores, labels, boxes, partners = (
+            each[counted] for each in (order, scores, labels, boxes, partners)
+        )
+        overlap = overlap[:, counted]
         self.counts.add(true_labels, labels, scores, partners >= 0)
         self.images[np.unique(true_labels)] += 1
         self.total += 1
@@ -190,6 +194,26 @@ def match(overlap: np.ndarray) -> np.ndarray:
     return partners
 
 
-def overlaps(true: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """IoU ``(N, M)`` of boxes ``(N, 4)`` and ``(M, 4)``."""
-    return box_iou(torch.from_numpy(true), torch.from_numpy(found)).numpy()
+def _in_ignored(
+    sample: Any, scale: np.ndarray | None, boxes: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Whether each found box lies, by half or more, in a crowd or another ignored object of its class: then it is not
+    wrong, as in COCO's evaluation."""
+    ignored = sample.get('ignored_instances')
+    if ignored is None or 'bboxes' not in ignored:
+        return np.zeros(len(boxes), bool)
+    crowds = corners(ignored.bboxes)
+    if scale is not None:
+        crowds = crowds / scale
+    inside = overlaps(crowds, boxes, crowds=True)
+    return ((inside >= IOU) & (as_array(ignored.labels)[:, None] == labels)).any(axis=0)
+
+
+def overlaps(true: np.ndarray, found: np.ndarray, crowds: bool = False) -> np.ndarray:
+    """IoU ``(N, M)`` of boxes ``(N, 4)`` and ``(M, 4)``; of ``crowds``, the share of each found box inside."""
+    if not (len(true) and len(found)):
+        return np.zeros((len(true), len(found)))
+    sides = [
+        np.hstack([each[:, :2], each[:, 2:] - each[:, :2]]).astype(float) for each in (found, true)
+    ]
+    return coco_mask.iou(*sides, [crowds] * len(true)).T
