@@ -339,6 +339,16 @@ def test_pages_say_what_the_records_say():
     assert replace_table(pages[0], table, *MARKS) == pages[0]
 
 
+def test_kinds_of_images_are_columns_where_nothing_is_compared():
+    experiment = plan.EXPERIMENTS['nuclei-kinds']
+    runs = evidence.current_runs(REPO / 'benchmarks/records/evidence_nuclei-kinds.json', experiment)
+    head, _, row, *_ = statistics.markdown(experiment, runs).splitlines()
+    assert head.startswith(
+        '| variant | mask AP | mask AP, dark | mask AP, coloured | mask AP, inverted | parameters'
+    )
+    assert row.startswith('| samples | 45.97 | 49.05 | 9.70 | 1.07 | 2.28 |')
+
+
 def test_records_of_other_settings_are_not_shown(tmp_path):
     path, experiment = tmp_path / 'a.json', plan.EXPERIMENTS['cifar10']
     settings = {name: evidence.settings_of(experiment, name) for name in experiment.variants}

@@ -99,6 +99,8 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
     of = {name: found for name, found in of.items() if found}
     measure = DATA[experiment.data].measure
     names = [name for name in runs[0]['metrics'] if ', ' not in name]
+    if experiment.views and not experiment.baseline:  # else differences tell of them
+        names = [measure, *(f'{measure}, {view}' for view in experiment.views)]
     head = ['variant', *names, 'parameters (M)', 'saved (MB)', 'seconds per step', 'minutes']
     rows = [
         [
