@@ -7,10 +7,15 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
 from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmlape.apps.inference import MaskCrop, Result, read_image, results
+from mmlape.apps.inference.samples import prediction_of, truth_of
 
 HEIGHT, WIDTH = 37, 52
 
@@ -166,3 +171,12 @@ def test_an_image_of_12_bits_in_a_file_of_16_is_nearly_black(tmp_path, monkeypat
     read_image(tmp_path / 'black.png')
     (line,) = lines
     assert 'dark.png has 16 bits, of which MMCV keeps the upper 8' in line
+
+
+def test_truth_in_pixels_of_the_file_and_labels_beyond_255():
+    truth = InstanceData(bboxes=torch.tensor([[2.0, 4, 12, 24]]), labels=torch.tensor([1]))
+    sample = DetDataSample(gt_instances=truth)
+    assert truth_of(sample, np.array([2.0, 4.0]))['boxes'].tolist() == [[1, 1, 6, 6]]
+    assert truth_of(sample)['boxes'].tolist() == [[2, 4, 12, 24]]
+    many = SegDataSample(pred_sem_seg=PixelData(data=torch.tensor([[[0, 299]]])))
+    assert prediction_of(many, range(300), 0.0)['label_map'].tolist() == [[0, 299]]
