@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from frozen.work_dirs import restore
 
+from mmlape.apps.inference import Result
 from mmlape.apps.inference.output import PredictionWriter
-from mmlape.apps.inference.sources import find_sources
+from mmlape.apps.inference.sources import Source, find_sources
 
 
 @pytest.fixture(scope='module')
@@ -34,7 +35,7 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
     for name in ('a/1.jpg', 'a/1.png', 'b/1.jpg', 'b/c/2.PNG', 'b/notes.txt', 'd/clip.mp4'):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
-    monkeypatch.setattr(sys, 'stdin', io.StringIO('d/clip.mp4\n\na/1.jpg\n'))
+    monkeypatch.setattr(sys, 'stdin', io.StringIO(' d/clip.mp4 \n\na/1.jpg\n'))
     found = find_sources(['a', 'b', '*/1.jpg', '-'])
     assert [str(source.path) for source in found] == [
         'a/1.jpg', 'a/1.png', 'b/1.jpg', 'b/c/2.PNG', 'd/clip.mp4',
@@ -43,6 +44,7 @@ def test_folders_patterns_and_names_from_the_standard_input(tmp_path, monkeypatc
     names = [str(source.name) for source in found]
     assert names == ['a/1', '1', 'b/1', 'c/2', 'clip']
     assert [source.is_video for source in found] == [False] * 4 + [True]
+    assert [str(source.path) for source in find_sources(['b/*'])] == ['b/1.jpg', 'b/notes.txt']
     (only,) = find_sources(['b/1.jpg'])
     assert str(only.name) == '1'
     # Nothing is written outside of the output, nothing predicted twice, nor what was predicted before.
@@ -115,6 +117,8 @@ def test_images_of_a_folder_and_one_that_cannot_be_read(commands, checkpoint, tm
     ).read_text().split()
     rows = list(csv.DictReader((out / 'predictions.csv').open()))
     boxes = content['annotations']
+    assert [entry['id'] for entry in content['categories']] == [*range(1, 11)]
+    assert [entry['id'] for entry in boxes] == [*range(1, len(boxes) + 1)]
     assert len(rows) == len(boxes) > 3 and {entry['image_id'] for entry in boxes} == {1, 2, 3}
     for row, entry in zip(rows, boxes, strict=True):
         assert row['file'] == content['images'][entry['image_id'] - 1]['file_name']
@@ -132,6 +136,22 @@ def test_names_of_sources_differ_and_folders_are_none(tmp_path):
     (tmp_path / 'folder.png').mkdir()
     found = [str(source.name) for source in find_sources([str(tmp_path)])]
     assert sorted(found) == ['a.jpg', 'a.jpg.png', 'a.png']
+    (tmp_path / 'a.jpg.png').rename(tmp_path / 'b.png')
+    found = [str(source.name) for source in find_sources([str(tmp_path)])]
+    assert sorted(found) == ['a.jpg', 'a.png', 'b']
+
+
+def test_frames_that_are_missing_are_left_out(monkeypatch):
+    source = Source(Path('clip.mp4'), Path('clip'))
+    monkeypatch.setattr(Source, 'video', lambda self: ['first', None])
+    assert [*source.frames()] == ['first']
+
+
+def test_pictures_too_long_for_a_jpeg_file_are_png(tmp_path):
+    result = Result(np.zeros((60_001, 3, 3), np.uint8), 'a', ('a',))
+    writer = PredictionWriter(tmp_path, ('a',), pictures=True, as_json=False, as_csv=False)
+    writer.add(Source(Path('long.tif'), Path('long')), 0, result)
+    assert (tmp_path / 'pictures/long.png').exists()
 
 
 def test_what_was_found_before_an_interruption_is_written(

@@ -124,6 +124,12 @@ def test_a_table_of_one_model():
     assert lines[0] == '| top-1 accuracy | 1 | 2 | 3 | 4 | 5 | mean | CE |'
     assert lines[2] == '| gaussian noise | 40.0 | 40.0 | 40.0 | 40.0 | 40.0 | 40.0 | 67.7 |'
     assert '| rPC (%) | 44.4 |' in lines and '| ImageNet-R | 31.2 |' in lines
+    # The mean error 60 is not AlexNet's, and grows from 10.
+    relative = np.mean([50 / (each - ALEXNET_CLEAN_ERROR) for each in ALEXNET_ERRORS.values()])
+    assert f'| relative mCE | {100 * relative:.1f} |' in lines
+    assert 'CE' not in describe(record_of(40, imagenet=False))  # of other classes
+    plain = describe(record_of(0.4, clean=0.8, metric='coco/bbox_mAP'))
+    assert 'CE' not in plain
     plain = describe(record_of(0.4, imagenet=False, clean=0.8, metric='coco/bbox_mAP'))
     assert 'CE' not in plain and '| mPC | 40.0 |' in plain  # AP in %, as papers write it
     del record['results']['fog/4']
