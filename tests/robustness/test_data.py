@@ -51,7 +51,9 @@ def test_where_images_are_corrupted(path, place):
 def test_wrapped_and_joined_data_are_corrupted_once_each():
     cfg = Config.fromfile(DETECTOR)
     inner = cfg.test_dataloader.dataset
-    joined = ConfigDict(type='ConcatDataset', datasets=[inner, ConfigDict(inner)])
+    other = ConfigDict(inner)
+    other.pipeline = inner.pipeline  # one list
+    joined = ConfigDict(type='ConcatDataset', datasets=[inner, other])
     cfg.test_dataloader.dataset = ConfigDict(type='RepeatDataset', times=1, dataset=joined)
     cfg.test_dataloader.persistent_workers = True
     data = corrupted(cfg, **FOG).dataloader

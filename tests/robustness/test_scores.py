@@ -132,6 +132,8 @@ def test_a_table_of_one_model():
     assert 'CE' not in plain
     plain = describe(record_of(0.4, imagenet=False, clean=0.8, metric='coco/bbox_mAP'))
     assert 'CE' not in plain and '| mPC | 40.0 |' in plain  # AP in %, as papers write it
+    of_voc = describe(record_of(0.4, imagenet=False, metric='pascal_voc/mAP'))
+    assert '| mPC | 40.0 |' in of_voc
     del record['results']['fog/4']
     assert '| fog | 40.0 | 40.0 | 40.0 | - | 40.0 | - | - |' in describe(record)
     assert '| mCE | - |' in describe(record)
@@ -165,8 +167,14 @@ def test_tables_and_pictures_of_several(tmp_path):
     band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
     assert (band.max() - 90, band.min() - 41) == pytest.approx((0, -(2**0.5)))
     assert save_figure(figure, tmp_path / 'a.png').stat().st_size < 100_000
+    mild = record_of(40)
+    mild['results'] = {k: v for k, v in mild['results'].items() if k[-1] != '5'}
+    (line,) = draw({'one': [record_of(40), mild]}).axes[0].get_lines()
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]  # where both were measured
     with pytest.raises(ValueError, match='mIoU'):
         compare(records, 'mIoU')
+    with pytest.raises(ValueError, match=r"one of \['mIoU'\], got 'accuracy/top1'"):
+        compare({**records, 'three': [record_of(0.4, metric='mIoU')]})
 
 
 def config(**model):
