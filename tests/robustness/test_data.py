@@ -51,9 +51,7 @@ def test_where_images_are_corrupted(path, place):
 def test_wrapped_and_joined_data_are_corrupted_once_each():
     cfg = Config.fromfile(DETECTOR)
     inner = cfg.test_dataloader.dataset
-    other = ConfigDict(inner)
-    other.pipeline = inner.pipeline  # one list
-    joined = ConfigDict(type='ConcatDataset', datasets=[inner, other])
+    joined = ConfigDict(type='ConcatDataset', datasets=[inner, ConfigDict(inner)])
     cfg.test_dataloader.dataset = ConfigDict(type='RepeatDataset', times=1, dataset=joined)
     cfg.test_dataloader.persistent_workers = True
     data = corrupted(cfg, **FOG).dataloader
@@ -101,6 +99,13 @@ def test_the_published_images_are_not_cropped_again(tmp_path):
     assert len(dataset) == 9 and dataset.metainfo['labels'] == [0, 1, 278]
     assert dataset[8]['inputs'].shape == (3, 224, 224)
     assert dataset[8]['data_samples'].gt_label.tolist() == [278]
+    large = Config.fromfile(CLASSIFIER)
+    for crop in ([dict(type='CenterCrop', crop_size=384)], []):  # by the crop, else by the size
+        large.test_dataloader.dataset.pipeline[1:-1] = [
+            dict(type='Resize', scale=(384, 384)), *crop,
+        ]  # fmt: skip
+        step = published(large, tmp_path, 'fog', 2).dataloader.dataset.pipeline[1]
+        assert step['scale'] == (384, 384)
     with pytest.raises(ValueError, match=r'neither .*fog/3 nor .*weather/fog/3'):
         published(cfg, tmp_path, 'fog', 3)
     with pytest.raises(ValueError, match=r"--imagenet-c is for classifiers .*'mmdet'"):

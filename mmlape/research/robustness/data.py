@@ -43,9 +43,7 @@ def corrupted(cfg: Config, **options: Any) -> Data:
     """
     data = clean(cfg)
     step = ConfigDict(type='mmlape.CorruptImage', **options)
-    # A pipeline that several data sets share is changed once.
-    found = {id(pipeline): pipeline for pipeline in _pipelines(data.dataloader.dataset)}
-    for pipeline in found.values():
+    for pipeline in _pipelines(data.dataloader.dataset):
         pipeline.insert(_place(pipeline, cfg.get('default_scope')), step)
     return data
 
