@@ -132,8 +132,10 @@ def test_a_model_of_timm(run, tmp_path, monkeypatch):
     assert timm_config('vit_tiny_patch16_224').test_dataloader.dataset.pipeline[1]['scale'] == 248
     steps = timm_config('convnext_atto').test_dataloader.dataset.pipeline
     assert (steps[1]['scale'], steps[2]['crop_size']) == (303, 288)  # trained at 224
-    steps = timm_config('eva02_base_patch14_448').test_dataloader.dataset.pipeline
-    assert (steps[1]['type'], steps[1]['scale']) == ('Resize', (448, 448))
+    for name, scale, side in (('eva02_base_patch14_448', 448, 448), ('dm_nfnet_f0', 284, 256)):
+        steps = timm_config(name).test_dataloader.dataset.pipeline
+        assert (steps[1]['type'], steps[1]['scale']) == ('Resize', (scale, scale))
+        assert steps[2]['crop_size'] == side
     settings = replace(timm.get_pretrained_cfg('vit_tiny_patch16_224'), crop_mode='border')
     with monkeypatch.context() as patched:
         patched.setattr(timm, 'get_pretrained_cfg', lambda name: settings)
