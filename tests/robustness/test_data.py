@@ -124,8 +124,10 @@ def test_renditions_are_scored_among_their_classes(tmp_path):
     sample = dict(pred_score=scores)
     metric.process({}, [dict(sample, gt_label=torch.tensor([label])) for label in (278, 0)])
     assert metric.evaluate(2) == {'subset/top1': 50.0}
-    with pytest.raises(ValueError, match=r'labels up to 278, and the classifier 10 classes'):
-        metric.process({}, [dict(pred_score=torch.zeros(10), gt_label=torch.tensor([0]))])
+    for count in (10, 278):
+        few = dict(pred_score=torch.zeros(count), gt_label=torch.tensor([0]))
+        with pytest.raises(ValueError, match=f'labels up to 278, and the classifier {count} class'):
+            metric.process({}, [few])
     metric.dataset_meta = {}
     with pytest.raises(ValueError, match='labels'):
         metric.process({}, [])

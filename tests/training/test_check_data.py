@@ -348,7 +348,7 @@ class TestCoco:
         """The numbers of usable boxes and images are those of the built data set."""
         self.content = content = coco_content(6)
         boxes = content['annotations']
-        changes = [dict(bbox=[200, 10, 20, 20]), dict(bbox=[80, 10, 40, 20])]  # outside, beyond
+        changes = [dict(bbox=[97, 10, 20, 20]), dict(bbox=[80, 10, 40, 20])]  # outside, beyond
         changes += [dict(bbox=[10, 10, 0.5, 20]), dict(iscrowd=1), dict(ignore=True)]
         changes += [dict(image_id=99), dict(category_id=12345), dict(category_id=77)]
         for box, change in zip(boxes, changes, strict=False):
@@ -615,7 +615,7 @@ def test_any_runner_stops_before_training_and_the_early_one_before_upstreams_err
         runner.train()
 
 
-def test_data_that_are_not_there(tmp_path):
+def test_data_that_are_not_there(tmp_path, monkeypatch):
     def config(root, **options):
         loader = dict(dataset=dict(type='ConcatDataset', datasets=[coco_dataset(root)]))
         return Config(dict(train_dataloader=loader, val_dataloader=None, **options))
@@ -625,6 +625,8 @@ def test_data_that_are_not_there(tmp_path):
     cfg = config(tmp_path / 'nowhere', data_from='`make data` makes them')
     with pytest.raises(DataError, match=r"data folder '.*nowhere' does not exist.*makes them$"):
         check_data_is_there(cfg, ('train', 'val'))
+    monkeypatch.chdir(tmp_path)
+    check_data_is_there(config(''), ('train',))
     Path(tmp_path, 'annotations', 'train.json').unlink()
     with pytest.raises(DataError, match=r"annotation file '.*train.json' does not exist"):
         check_data_is_there(config(tmp_path), ('train',))
