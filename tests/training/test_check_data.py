@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import mmdet.datasets  # noqa: F401
-import mmseg.datasets  # noqa: F401
+import mmseg.datasets
 import numpy as np
 import pytest
 import torch
@@ -91,6 +91,11 @@ def in_corners(content):
         box['bbox'] = [x + 50, y + 30, x + 50 + w, y + 30 + h]
 
 
+def outside(content):
+    for box in content['annotations'][:7]:
+        box['bbox'] = [97, 0, 10, 10]
+
+
 def without_area(content):
     for box in content['annotations']:
         box['area'] = 0
@@ -139,6 +144,7 @@ REFUSED = {
     'three numbers': (changed(*BOX, 'bbox', to=[1, 2, 3]), r": '2 \(\[1, 2, 3\]"),
     'area is text': (changed(*BOX, 'area', to='3'), r"1 values of 'area' .* are not a finite number; .*: .2 \('3'\)"),
     'corners': (in_corners, r'12 of 12 boxes reach .*, not \[x1, y1, x2, y2\]'),
+    'most are outside': (outside, '7 of 12 boxes reach beyond their image'),
     'no usable box': (without_area, 'no usable box is left'),
     'no mask': (without(*BOX, 'segmentation'), r"no mask .* ids: '2 \(no segmentation\)'"),
     'a mask of text': (changed(*BOX, 'segmentation', to='yes'), r"ids: '2 \(a str\)'"),
@@ -205,6 +211,16 @@ class TestCoco:
         assert report.images == {'': 4, 'red cell': 2, 'white cell': 1}
         assert report.objects == {'red cell': 3, 'white cell': 2}
 
+    def test_slivers_are_refused_in_training_alone(self, caplog):
+        self.content['annotations'][1]['bbox'] = [96.9999999, 9, 9, 9]
+        self.file.write_text(json.dumps(self.content))
+        dataset = coco_dataset(self.root)
+        cfg = dict(train_dataloader=dict(dataset=dataset))
+        cfg['val_dataloader'] = dict(dataset={**dataset, 'test_mode': True})
+        for split, refused in (('train', True), ('val', False)):
+            (report,) = CheckDataHook().reports(cfg, split)
+            assert bool(report.problems) == refused
+
     def test_test_data_may_have_no_boxes(self, caplog):
         """Those of a submission: COCO's test-dev."""
         del self.content['annotations']
@@ -241,6 +257,8 @@ class TestCoco:
         assert error is None and '11 usable boxes' in log
         words = '1 boxes are skipped by MMDetection: without a polygon of three points or more'
         assert words in log
+        some = changed(*BOX, 'segmentation', to=[[1, 1, 9, 9], [1, 1, 9, 9, 1, 9]])
+        assert '12 usable boxes' in self.check(caplog, some, pipeline=WITH_MASK)[1]
 
     def test_files_and_folders(self, caplog):
         for text, words in (
@@ -310,8 +328,11 @@ class TestCoco:
             dict(filter_cfg=dict(min_size=3), pipeline=[resize]),
             dict(filter_cfg=None, pipeline=[dict(resize, keep_ratio=False)]),
             dict(filter_cfg=None, pipeline=[dict(resize, scale=(4000, 2000))]),
+            dict(filter_cfg=None, pipeline=[dict(resize, scale=(1600, 800), ratio_range=(1, 2))]),
         ):
             assert self.check(caplog, **options)[0] is None
+        small = dict(resize, scale=(1600, 800), ratio_range=(0.1, 1))
+        assert words in self.check(caplog, filter_cfg=None, pipeline=[small])[0]
 
     @pytest.mark.parametrize('orientation', range(1, 9))
     def test_photos_that_exif_data_turn(self, orientation, caplog):
@@ -328,6 +349,10 @@ class TestCoco:
         assert self.check(caplog, pipeline=[loader])[0] is None
         swap = dict(width=71, height=97)
         assert self.check(caplog, lambda c: c['images'][2].update(swap))[0] is None
+        Image.new('RGB', (71, 97)).save(self.root / 'train/2.jpg')  # nothing turns it
+        self.content['images'][2].update(width=97, height=71)
+        error, log = self.check(caplog)
+        assert error is None and '1 images have another size than the annotation file says' in log
 
     @pytest.mark.parametrize(('brightest', 'noted'), [(4095, True), (65535, False)])
     def test_images_of_12_bits_in_files_of_16(self, brightest, noted, caplog):
@@ -350,7 +375,8 @@ class TestCoco:
         boxes = content['annotations']
         changes = [dict(bbox=[97, 10, 20, 20]), dict(bbox=[80, 10, 40, 20])]  # outside, beyond
         changes += [dict(bbox=[10, 10, 0.5, 20]), dict(iscrowd=1), dict(ignore=True)]
-        changes += [dict(image_id=99), dict(category_id=12345), dict(category_id=77)]
+        changes += [dict(image_id=99), dict(category_id=12345)]
+        changes += [dict(category_id=77, image_id=6)]
         for box, change in zip(boxes, changes, strict=False):
             box.update(change)
         content['categories'].append(dict(id=77, name='dust'))
@@ -359,9 +385,10 @@ class TestCoco:
             box['bbox'] = [1, 1, 10, 10]
         for box, left in zip(boxes[9:11], (78, 78.6), strict=True):  # 1 pixel beyond, and more
             box['bbox'] = [left, 1, 20, 10]
-        content['annotations'] = [b for b in boxes if b['image_id'] != 6]
+        boxes[11]['bbox'] = [1, -1.5, 20, 10]
+        content['annotations'] = [b for b in boxes if b['image_id'] != 6 or b['category_id'] == 77]
         write_coco(self.root, content)
-        content['images'][4].update(width=20, height=20)
+        content['images'][4].update(width=20, height=40)
         error, log = self.check(caplog)
         assert error is None, error
         for reason in (
@@ -374,7 +401,7 @@ class TestCoco:
         ):
             assert f'1 boxes are skipped by MMDetection: {reason}' in log
         for line in (
-            '2 boxes reach beyond their image and are clipped by MMDetection; ids: 2, 11',
+            '3 boxes reach beyond their image and are clipped by MMDetection; ids: 2, 11, 12',
             '1 boxes mark crowds',
             "1 images are skipped by MMDetection: no box of these classes: '5.jpg'",
             "1 images are skipped by MMDetection: a side under 32: '4.jpg'",
@@ -472,10 +499,13 @@ class TestLabelMaps:
         assert "reduce_zero_label is False): '2.png'" in error
         # With the zero label as background to be ignored, 1..3 are the three classes.
         assert self.check(caplog, reduce_zero_label=True)[0] is None
+        assert self.check(caplog, metainfo=dict(classes=('a', 'b', 'c', 'd')))[0] is None
         write_map(self.root, 2, 257, dtype=np.uint16)
         assert 'hold the value 257' in self.check(caplog)[0], '16 bits do not wrap'
         many = dict(classes=[*map(str, range(300))])
-        assert 'values above 255, of which upstream' in self.check(caplog, metainfo=many)[0]
+        for value in (257, 256):
+            write_map(self.root, 2, value, dtype=np.uint16)
+            assert 'values above 255, of which upstream' in self.check(caplog, metainfo=many)[0]
 
     def test_images_of_12_bits_in_files_of_16(self, caplog):
         for name in '0123':
@@ -485,6 +515,15 @@ class TestLabelMaps:
         error, log = self.check(caplog, img_suffix='.png')
         assert error is None
         assert "1 images of 16 bits are nearly black" in log and "'2.png'" in log
+
+    def test_some_of_the_classes_of_a_data_set(self, caplog):
+        @mmseg.registry.DATASETS.register_module(force=True)
+        class ThreeClasses(mmseg.datasets.BaseSegDataset):
+            METAINFO = dict(classes=CLASSES, palette=[[0, 0, 0]] * 3)
+
+        some = dict(type='ThreeClasses', metainfo=dict(classes=CLASSES[:0:-1]))
+        assert self.check(caplog, **some)[0] is None
+        assert self.check(caplog, metainfo=some['metainfo'])[0] is not None
 
     def test_images_are_turned_as_their_exif_data_say(self, caplog):
         """Label maps are not, by upstream neither."""

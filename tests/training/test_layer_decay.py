@@ -361,6 +361,28 @@ def test_a_backbone_may_number_its_layers_itself():
     assert rates['backbone.blocks.0.norm1.weight'] == rates['backbone.cls_token'] == RATE**2
 
 
+def test_the_outermost_numbers_the_layers():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = build_vit()
+
+        def get_layer_depth(self, param_name, prefix=''):
+            return 0, 2
+
+    found = settings(model := Detector(Outer()), build(model))
+    rates = {name: round(lr / LR, 6) for name, (lr, _, _) in found.items()}
+    assert {rate for name, rate in rates.items() if name[:4] != 'head'} == {RATE}
+
+
+def test_convolutions_that_are_not_depthwise_and_an_optimizer_with_its_own_decay():
+    model = Detector(build_vit())
+    found = settings(model, build(model, dwconv_decay_mult=0))
+    assert found['backbone.patch_embed.proj.weight'][1] == DECAY
+    found = settings(model, build(model, dict(type='AdamW', lr=LR)))
+    assert {decay for _, decay, _ in found.values()} == {0.01}  # PyTorch's default
+
+
 def test_a_model_without_numbered_layers_is_refused():
     with pytest.raises(ValueError, match='get_layer_depth'):
         build(nn.Linear(2, 2))

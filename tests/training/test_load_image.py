@@ -129,10 +129,18 @@ def test_wrong_options():
     for options, said in (
         (dict(channels=0), 'channels must be at least 1'),
         (dict(channels=2, mean=[1.0]), 'mean must have 2 values'),
-        (dict(channels=1, std=[0.0]), 'std must be positive'),
+        (dict(channels=2, std=[1.0, 0.0]), 'std must be positive'),
     ):
         with pytest.raises(ValueError, match=said):
             TRANSFORMS.build(dict(type='mmlape.LoadImage', **options))
+
+
+@pytest.mark.parametrize('dtype', [np.uint8, np.int32, np.float64])
+def test_networks_get_float32(dtype):
+    loader = TRANSFORMS.build(dict(type='mmlape.LoadImage', channels=2, mean=[1, 2], std=[2, 4]))
+    found = loader(dict(img=made(2, dtype)))['img']
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, (made(2, float).astype(dtype) - [1.0, 2]) / [2, 4], rtol=1e-6)
 
 
 def test_plain_images_are_those_that_mmcv_keeps(tmp_path):

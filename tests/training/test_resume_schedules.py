@@ -45,6 +45,7 @@ def checkpoint_of(runner, moved=2):
         (cosine(4), cosine(8), (4, 8), r'param_scheduler\[1\].T_max = 4, 8 in the config.*end = 4, 8'),
         (cosine(4), cosine(4), (4, 8), 'has 8 epochs, 4 before, and its schedules end with those'),
         (cosine(8), cosine(8), (4, 8), None),
+        (cosine(8), cosine(8), (8, 4), None),
         (steps(2, 3), steps(4, 6), (4, 8), r'param_scheduler\[0\].milestones = Counter'),
         (steps(2, 3, end=4), steps(2, 3, end=4), (4, 8), 'end with those'),
         (cosine(4), cosine(4)[1:], (4, 4), '2 in param_scheduler, 1 in the config'),
