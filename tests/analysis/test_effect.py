@@ -46,6 +46,7 @@ def test_differences_are_those_of_the_tokens(position):
     found = patch_order(model, image, seed=3)
     assert found.grid == (3, 4) and found.differences.shape == (4, 3, 4)
     assert sorted(found.order) == list(range(12)) != found.order.tolist()
+    assert patch_order(model, image).order.tolist() != found.order.tolist()
     assert np.allclose(found.image, image[0, :, :48, :64].mean(0))
     assert np.allclose(found.shuffled[:16, :16].mean(), patch(found.image, found.order[0]).mean())
     if position == 'NoPosition':

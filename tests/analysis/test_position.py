@@ -486,6 +486,28 @@ def test_flow_of_every_joining(joining):
     assert np.allclose(flow.position, layout.to_maps(entry)[0], atol=1e-6)
 
 
+def test_position_in_the_stream_up_to_a_layer():
+    """Shared joining adds the same in each."""
+    model = variants.randomise(variants.build_vit(joining=dict(type='mmlape.SharedJoining'))).eval()
+    first, third = (
+        position_flow(model, FLOW_IMAGE, model.stages()[0], layer).position for layer in (0, 2)
+    )
+    assert np.allclose(third, 3 * first, atol=1e-6) and np.ptp(first) > 0
+
+
+def test_queries_of_heads_with_wide_values():
+    """LeViT has queries, keys and values of a head side by side."""
+    (flow, *_), model = flows(BACKBONES['levit']())
+    attention, stage = model.stages()[0].blocks[0].attn, model.stages()[0]
+    with torch.no_grad():
+        tokens, layout, _ = stage.begin(FLOW_IMAGE)
+        heads = attention.qkv(tokens, layout)[0].unflatten(-1, (attention.num_heads, -1))
+    ends = np.cumsum([0, attention.key_dims, attention.key_dims, attention.value_dims])
+    for role, first, last in zip(ROLES, ends, ends[1:], strict=False):
+        part = heads[..., first:last].flatten(1).T.reshape(-1, *layout.grid)
+        assert np.allclose(getattr(flow, role), part, atol=1e-4)
+
+
 def test_likeness_is_the_absolute_correlation():
     rng = np.random.default_rng(0)
     maps, other = rng.normal(size=(2, 3, 4, 5))
@@ -494,6 +516,9 @@ def test_likeness_is_the_absolute_correlation():
     expected = abs(np.corrcoef(maps[2].ravel(), other[2].ravel())[0, 1])
     assert found == pytest.approx([1, 0, expected])
     assert pick_extremes(found, 1) == ([0], [1]) and pick_extremes(found, 9)[0][0] == 0
+    assert pick_extremes(np.array([0.1, 0.9, 0.5]), 2) == ([1, 2], [0, 2])
+    maps[1] += 1e-7 * other[1]  # what float32 leaves of a constant
+    assert channel_likeness(maps, other)[1] == 0
 
 
 def test_pictures_have_a_panel_for_every_map():
