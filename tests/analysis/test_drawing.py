@@ -172,6 +172,7 @@ def test_pictures_of_the_flow(rng):
     assert [title for title, *_ in shown] == ['position', 'query', 'key', 'value']
     for (_, values, _), role in zip(shown, roles, strict=True):
         assert np.array_equal(values, getattr(flow, role)[3])
+    flow.position[:] *= 9
     largest = max(abs(each).max() for each in (flow.patches, flow.position, flow.summed))
     shown = maps_of(draw_sum(flow))
     assert {scale for *_, scale in shown} == {(-largest, largest)}
