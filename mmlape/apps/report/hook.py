@@ -75,7 +75,7 @@ class ReportHook(Hook):
         # Of this process's part of the last validation, then of all; and that of the best checkpoint.
         self.tally: Tally | None = None
         self.best: Tally | None = None
-        self._left = 0  # images of this process's part
+        self._left = 0  # images of this process that are not counted yet
         self._validated = False  # the weights are those of the last validation
         self._best_before: list[Any] = []
         self._scaled = False

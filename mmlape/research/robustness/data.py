@@ -153,7 +153,7 @@ def timm_config(name: str) -> Config:
     # As timm's own validation: many convolutional networks are tested at a larger size than they are trained at.
     side = (settings.test_input_size or settings.input_size)[-1]
     edge = int(side / (settings.test_crop_pct or settings.crop_pct))  # timm rounds down, too
-    ways = {
+    ways: dict[str, dict[str, Any]] = {
         'center': dict(type='ResizeEdge', scale=edge, edge='short'),
         'squash': dict(type='Resize', scale=(edge, edge)),
     }
@@ -163,7 +163,7 @@ def timm_config(name: str) -> Config:
             f'{", ".join(ways)}: give a config with TimmClassifier'
         )
     interpolation = settings.interpolation or 'bicubic'
-    resize = dict(ways[settings.crop_mode], backend='pillow', interpolation=interpolation)
+    resize = {**ways[settings.crop_mode], 'backend': 'pillow', 'interpolation': interpolation}
     pipeline = [
         dict(type='LoadImageFromFile'),
         resize,
