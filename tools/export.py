@@ -114,14 +114,18 @@ def read_images(model, folder, shapes):
     import cv2
     import numpy as np
 
+    from mmlape.apps.export.settings import dark_background
     from mmlape.apps.export.verify import made_images
 
+    dark = dark_background(model.cfg)
     files = [] if folder is None else image_files(folder)
     for number, (count, height, width) in enumerate(shapes):
         if not files:
             yield made_images(count, (height, width), number, model.loader)
             continue
         chosen = [model.read(files[(number + k) % len(files)]) for k in range(count)]
+        if dark is not None:
+            chosen = [dark.transform(dict(img=image))['img'] for image in chosen]
         if model.loader is None:
             chosen = [image[..., ::-1] for image in chosen]  # BGR
         else:  # OpenCV resizes no integers of 32 bits

@@ -51,6 +51,8 @@ class Model:
         A dict with `boxes` (N, 4), x1, y1, x2, y2 in pixels, `scores`, `labels` and, if the model has masks, `masks`
         (N, H, W); or with `label_map` (H, W); or with `panoptic` (H, W), label + 1000 * number of the instance.
         """
+        if self.settings.get('brightest') is not None:
+            image = _with_dark_background(image, self.settings['brightest'])
         if self.settings['outputs'] == ['logits']:
             return dict(label_map=self._label_map(image))
         height, width = image.shape[:2]
@@ -127,6 +129,12 @@ class Model:
             *(_times_seen(side, c, s) for side, c, s in zip((rows, columns), crop, stride))
         )
         return resize(total / seen[..., None], height, width).argmax(axis=2)
+
+
+def _with_dark_background(image, brightest):
+    """Grey, as mmlape.DarkBackground makes an image."""
+    grey = image.mean(axis=2, keepdims=True).round()
+    return np.repeat(255 - grey if grey.mean() > brightest else grey, 3, axis=2)
 
 
 def _starts(side, crop, stride):

@@ -1,4 +1,5 @@
-"""Images of any number of channels, of 8 or 16 bits or floats, which MMCV's loader makes 8-bit BGR."""
+"""Images of any number of channels, of 8 or 16 bits or floats, which MMCV's loader makes 8-bit BGR; images of a
+microscope with one kind of background."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from mmcv.transforms import BaseTransform
 
-from mmlape.checks import check_positive_int, check_type
+from mmlape.checks import check_number, check_positive_int, check_type
 from mmlape.pixels import read_pixels
 from mmlape.registry import TRANSFORMS
 
@@ -71,3 +72,42 @@ class LoadImage(BaseTransform):
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}(channels={self.channels})'
+
+
+@TRANSFORMS.register_module()
+class DarkBackground(BaseTransform):
+    """Makes an image grey, and one with a bright background dark: nuclei of fluorescence, bright on black, and of
+    stained tissue, dark on white, then look alike.
+
+    A step of training and test pipelines of MMDetection and MMSegmentation, after ``LoadImageFromFile``. ``img``
+    ``(H, W, 3)``, uint8, becomes the mean ``g`` of its channels, in three channels; ``255 - g`` if the mean of ``g`` is
+    above ``brightest``.
+
+    Args:
+        brightest: Brightest mean of an image whose background is dark, 0 to 255. Default 96: training images of
+            BBBC038 have 2 to 57 (fluorescence) and 135 to 216 (bright field and histology).
+
+    Raises:
+        ValueError: If ``brightest`` is out of range; when called, if the image has another shape or type.
+    """
+
+    def __init__(self, brightest: float = 96) -> None:
+        self.brightest = check_number('brightest', brightest, minimum=0)
+        if self.brightest > 255:
+            raise ValueError(f'brightest must be 0 to 255, got {brightest}')
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        """``results`` with another ``img``."""
+        image = results['img']
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(
+                f'DarkBackground takes images (H, W, 3) of uint8, got {image.shape} of {image.dtype}'
+            )
+        grey = image.mean(axis=2, keepdims=True).round().astype(np.uint8)
+        if grey.mean() > self.brightest:
+            grey = 255 - grey
+        results['img'] = np.repeat(grey, 3, axis=2)
+        return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(brightest={self.brightest:g})'

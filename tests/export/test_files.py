@@ -31,6 +31,7 @@ from mmlape.apps.export.network import Network
 from mmlape.apps.export.selection import suppress
 from mmlape.apps.export.settings import default_size, runtime_settings
 from mmlape.apps.export.verify import compare, made_images
+from mmlape.training.load_image import DarkBackground
 
 RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
 # Graphs with deformable attention, for any size, take minutes to make.
@@ -278,7 +279,21 @@ def test_settings_of_a_detector():
     )
     known = runtime_settings(cfg, network, ('a',), None, 0.42)
     assert (known['fill'], known['least']) == ([3.0, 2.0, 1.0], [64, 96])
-    assert known['score'] == 0.42
+    assert known['score'] == 0.42 and known['brightest'] is None
+    pipeline.insert(0, dict(type='mmlape.DarkBackground', brightest=90))
+    cfg = Config(dict(model={}, test_dataloader=dict(dataset=dict(pipeline=pipeline))))
+    assert runtime_settings(cfg, network, ('a',), None)['brightest'] == 90
+
+
+def test_the_runtime_makes_backgrounds_dark(runtime):
+    model, seen = runtime.Model.__new__(runtime.Model), []
+    model.settings = dict(outputs=['logits'], brightest=96)
+    model._label_map = seen.append
+    step = DarkBackground()
+    for top in (100, 256):
+        image = np.random.default_rng(0).integers(0, top, (7, 9, 3), dtype=np.uint8)
+        model.predict(image)
+        assert np.array_equal(seen[-1], step.transform(dict(img=image))['img'])
 
 
 def test_the_runtime_pads_and_scales_back(runtime):

@@ -143,6 +143,34 @@ def test_networks_get_float32(dtype):
     np.testing.assert_allclose(found, (made(2, float).astype(dtype) - [1.0, 2]) / [2, 4], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ('value', 'options', 'expected'),
+    [
+        ((10, 20, 60), {}, 30), ((250, 200, 150), {}, 55), ((97, 97, 97), {}, 158), ((96, 96, 96), {}, 96),
+        ((96, 96, 96), dict(brightest=95), 159), ((200, 201, 201), dict(brightest=255), 201),
+    ],
+)  # fmt: skip
+def test_backgrounds_are_dark(value, options, expected):
+    """Whatever the colour of a few cells."""
+    step = TRANSFORMS.build(dict(type='mmlape.DarkBackground', **options))
+    image = np.full((8, 9, 3), value, np.uint8)
+    found = step(dict(img=image.copy(), img_shape=(8, 9)))
+    assert found['img'].dtype == np.uint8 and found['img_shape'] == (8, 9)
+    assert (found['img'] == expected).all() and found['img'].shape == (8, 9, 3)
+    inverted = step(dict(img=255 - found['img']))['img']
+    assert options or (inverted == found['img']).all()
+
+
+def test_which_images_have_a_background():
+    for brightest in (-1, 256):
+        with pytest.raises(ValueError, match='brightest must be'):
+            TRANSFORMS.build(dict(type='mmlape.DarkBackground', brightest=brightest))
+    step = TRANSFORMS.build(dict(type='mmlape.DarkBackground'))
+    for image in (np.zeros((8, 9, 3), np.float32), np.zeros((8, 9), np.uint8), made(4, np.uint8)):
+        with pytest.raises(ValueError, match=r'takes images \(H, W, 3\) of uint8, got'):
+            step(dict(img=image))
+
+
 def test_plain_images_are_those_that_mmcv_keeps(tmp_path):
     for channels, dtype in ((1, np.uint8), (3, np.uint8), (3, np.uint16)):
         pixels, path = made(channels, dtype), tmp_path / 'image.tif'

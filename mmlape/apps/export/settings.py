@@ -8,6 +8,8 @@ from mmengine.config import Config
 
 from mmlape.apps.inference.score import SCORE
 from mmlape.checks import type_name
+from mmlape.registry import TRANSFORMS
+from mmlape.training.load_image import DarkBackground
 
 from .selection import Size
 
@@ -21,11 +23,12 @@ def runtime_settings(
     the input, None for any; ``scale``, to which an image is resized where any size goes: ``[longer, shorter]`` with
     ``keep_ratio``, else ``[width, height]``, None for its own size; ``multiple``, to which its sides are then rounded
     up; ``least``, None or ``[height, width]`` to which a smaller one is padded where any size goes; ``channels``, None
-    for RGB of 8 bits, else how many a file has, whose values are taken as they are; ``fill``, of each channel, beside
-    the image; ``windows``, None or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
+    for RGB of 8 bits, else how many a file has, whose values are taken as they are; ``brightest``, None or that of
+    ``mmlape.DarkBackground``, by which an image is changed first; ``fill``, of each channel, beside the image;
+    ``windows``, None or ``crop`` and ``stride`` of a segmentor's windows, ``[height, width]``.
     """
     scale, keep_ratio = test_scale(cfg)
-    mean = network.mean
+    dark, mean = dark_background(cfg), network.mean
     fill = [0.0] * 3 if mean is None else mean.flatten().tolist()[:: -1 if network.is_bgr else 1]
     test_cfg: Any = cfg.model.get('test_cfg') or {}
     windows = None
@@ -45,6 +48,7 @@ def runtime_settings(
         multiple=_multiple(cfg),
         least=list(network.least) if network.least else None,
         channels=network.channels,
+        brightest=dark and dark.brightest,
         fill=fill,
         windows=windows,
     )
@@ -65,6 +69,12 @@ def _multiple(cfg: Config) -> int:
     """``size_divisor`` of MMSegmentation's ResizeToMultiple in the test pipeline, else 1."""
     steps = [step for step in _test_pipeline(cfg) if type_name(step) == 'ResizeToMultiple']
     return steps[0].get('size_divisor', 32) if steps else 1
+
+
+def dark_background(cfg: Config) -> DarkBackground | None:
+    """The ``mmlape.DarkBackground`` of the test pipeline, None without one."""
+    steps = [step for step in _test_pipeline(cfg) if type_name(step) == DarkBackground.__name__]
+    return TRANSFORMS.build(steps[0]) if steps else None
 
 
 def _test_pipeline(cfg: Config) -> list:

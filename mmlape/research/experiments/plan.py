@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .recipes import DEFAULT, LAPE, PRETRAINING, Experiment, Recipe, Variant, cropped
+from .recipes import DEFAULT, LAPE, PRETRAINING, Experiment, Recipe, Variant, cropped, whole
 from .tuning import TUNING
 
 
@@ -107,6 +107,20 @@ _KINDS = _steps(
     ),
     rare=(dict(rare_kinds=4), {}),
     longer=(dict(epochs=24), {}),
+)
+_DARK = dict(type='mmlape.DarkBackground')
+# After `samples` too, and instead of those above.
+_KINDS |= _steps(
+    'micro-adapter',
+    dark=(
+        dict(_KINDS['samples'].options),
+        {
+            **_KINDS['samples'].changes,
+            'train_dataloader.dataset.pipeline': cropped(512, 256, _DARK),
+            'test_dataloader.dataset.pipeline': whole(512, _DARK),
+        },
+    ),
+    dark_longer=(dict(epochs=24), {}),
 )
 
 # The ViT of the networks of CamVid and nuclei as a classifier of CIFAR-10's images at its own size.

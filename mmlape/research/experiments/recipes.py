@@ -126,6 +126,17 @@ def cropped(side: int, crop: int, *others: dict[str, Any]) -> list[dict[str, Any
     ]
 
 
+def whole(side: int, *others: dict[str, Any]) -> list[dict[str, Any]]:
+    """The test pipeline of `mmlape fit` for detectors, with transforms ``others`` of whole images."""
+    return [
+        dict(type='LoadImageFromFile'),
+        *others,
+        dict(type='Resize', keep_ratio=True, scale=(side, side)),
+        dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+        dict(type='PackDetInputs'),
+    ]
+
+
 def run_config(
     experiment: Experiment, variant: str, seed: int, root: Path, folder: Path
 ) -> tuple[Config, OwnData | FolderData]:
