@@ -107,7 +107,11 @@ TRANSFORMS = _child(
     'transform',
     root.TRANSFORMS,
     'research.robustness.corruptions',
-    by_name=dict(LoadImage='training.load_image', LoadPanopticMap='research.datasets.panoptic'),
+    by_name=dict(
+        DarkBackground='training.load_image',
+        LoadImage='training.load_image',
+        LoadPanopticMap='research.datasets.panoptic',
+    ),
 )
 METRICS = _child(
     'metric',
