@@ -150,20 +150,7 @@ def timm_config(name: str) -> Config:
         raise ValueError(
             f'timm does not say how {name!r} is tested: give a config with TimmClassifier'
         )
-    # As timm's own validation: many convolutional networks are tested at a larger size than they are trained at.
-    side = (settings.test_input_size or settings.input_size)[-1]
-    edge = int(side / (settings.test_crop_pct or settings.crop_pct))  # timm rounds down, too
-    ways: dict[str, dict[str, Any]] = {
-        'center': dict(type='ResizeEdge', scale=edge, edge='short'),
-        'squash': dict(type='Resize', scale=(edge, edge)),
-    }
-    if settings.crop_mode not in ways:
-        raise ValueError(
-            f'timm tests {name!r} on images with crop_mode={settings.crop_mode!r}, expected one of '
-            f'{", ".join(ways)}: give a config with TimmClassifier'
-        )
-    interpolation = settings.interpolation or 'bicubic'
-    resize = {**ways[settings.crop_mode], 'backend': 'pillow', 'interpolation': interpolation}
+    resize, side = _resizing(name, settings)
     pipeline = [
         dict(type='LoadImageFromFile'),
         resize,
@@ -191,3 +178,21 @@ def timm_config(name: str) -> Config:
             test_cfg=dict(),
         )
     )
+
+
+def _resizing(name: str, settings: Any) -> tuple[dict[str, Any], int]:
+    """The step that resizes an image as timm's own validation does, and the side to which it is cropped then."""
+    # Many convolutional networks are tested at a larger size than they are trained at.
+    side = (settings.test_input_size or settings.input_size)[-1]
+    edge = int(side / (settings.test_crop_pct or settings.crop_pct))  # timm rounds down, too
+    ways: dict[str, dict[str, Any]] = {
+        'center': dict(type='ResizeEdge', scale=edge, edge='short'),
+        'squash': dict(type='Resize', scale=(edge, edge)),
+    }
+    if settings.crop_mode not in ways:
+        raise ValueError(
+            f'timm tests {name!r} on images with crop_mode={settings.crop_mode!r}, expected one of '
+            f'{", ".join(ways)}: give a config with TimmClassifier'
+        )
+    interpolation = settings.interpolation or 'bicubic'
+    return {**ways[settings.crop_mode], 'backend': 'pillow', 'interpolation': interpolation}, side
