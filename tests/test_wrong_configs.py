@@ -495,6 +495,12 @@ def test_values_out_of_range(path, value):
     refused(lambda: check_config(cfg), f'{path} must be ')
 
 
+def test_warm_ups_of_two_stages():
+    check_config(dict(param_scheduler=[dict(warmup=(0, 5))]))
+    wrong = dict(param_scheduler=[dict(warmup=(5, -1))])
+    refused(lambda: check_config(wrong), 'param_scheduler.0.warmup must be at least 0, got -1')
+
+
 def test_a_strategy_may_bring_optimizers():
     cfg = usual()
     cfg.strategy = dict(type='DeepSpeedStrategy')

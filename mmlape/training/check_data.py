@@ -231,7 +231,7 @@ class CheckDataHook(Hook):
         if max_decode is not None:
             max_decode = check_positive_int('max_decode', max_decode, minimum=0)
         self.max_decode = max_decode
-        self.checked: dict[str, list[DataReport]] = {}  # of this process, by the split
+        self.checked: dict[str, list[DataReport]] = {}  # by the main process, by the split
 
     def before_run(self, runner: Runner) -> None:
         """Check the data sets of the loops that are about to run, unless :meth:`before_build` has."""
@@ -240,7 +240,6 @@ class CheckDataHook(Hook):
     def before_build(self, runner: Runner, splits: Sequence[str]) -> None:
         """Check the named data sets (stage of :class:`EarlyHookRunner`)."""
         splits = [name for name in splits if name not in self.checked]
-        self.checked.update({name: [] for name in splits})
         main_process_says(lambda: self._check(runner, splits), DataError)
 
     def _check(self, runner: Runner, splits: Sequence[str]) -> None:

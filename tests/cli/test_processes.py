@@ -104,7 +104,7 @@ def test_what_processes_agree_on(monkeypatch):
     def fails():
         raise PermissionError('not yours')
 
-    with pytest.raises(ValueError, match='not yours'):
+    with pytest.raises(ValueError, match=r'^not yours$'):
         main_process_says(fails)
     all_see(True, 'not there')
     monkeypatch.setattr(processes, 'all_gather_object', lambda mine: [True, mine, True, False])

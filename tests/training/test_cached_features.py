@@ -1,6 +1,7 @@
 """A head trained on kept features has the losses of one that is trained with the backbone; nothing kept is stale."""
 
 import copy
+import random
 import shutil
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import torch
 from config_utils import CLASSES, write_image, write_label_maps
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, DefaultScope
+from mmengine.registry import DefaultScope
 from mmengine.runner import Runner, loops
 from torch import nn
 
@@ -159,23 +161,37 @@ def test_nothing_is_stale(tmp_path):
         train(parts, tmp_path / 'four', kept, steps=12)
 
 
-def test_views_are_the_same_and_random_numbers_go_on(tmp_path):
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        import mmseg.datasets  # noqa: F401
+class Numbers(BaseDataset):
+    """Samples are random numbers."""
 
-        data = DATASETS.build(
-            dict(type='mmlape.SeededViews', views=2, dataset=segmentor(tmp_path)['data'])
-        )
-    assert isinstance(data, SeededViews) and len(data) == 8
-    torch.manual_seed(0)
-    np.random.seed(0)
-    wanted = torch.rand(2).tolist(), np.random.rand(2).tolist()
-    torch.manual_seed(0)
-    np.random.seed(0)
-    first, numpys = [torch.rand(1).item()], [np.random.rand()]
-    views = [data[index]['inputs'] for index in (1, 5, 1)]
-    assert ([*first, torch.rand(1).item()], [*numpys, np.random.rand()]) == wanted
-    assert torch.equal(views[0], views[2]) and not torch.equal(views[0], views[1])
+    def load_data_list(self):
+        return [{}, {}]
+
+    def prepare_data(self, idx):
+        return random_numbers()
+
+
+def random_numbers():
+    return random.random(), np.random.rand(), torch.rand(1).item()
+
+
+def test_views_depend_on_seed_image_and_view_and_random_numbers_go_on():
+    def seed():
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+
+    def views(**options):
+        data = SeededViews(Numbers(), views=2, **options)
+        return [data[view] for view in range(len(data))]
+
+    seed()
+    wanted = [random_numbers(), random_numbers()]
+    seed()
+    first, found = random_numbers(), views()
+    assert [first, random_numbers()] == wanted and found == views()
+    assert len({*found, *views(seed=1)}) == 8
+    assert all(len({*numbers}) == 8 for numbers in zip(*found, *views(seed=1), strict=True))
 
 
 def test_more_than_ten_maps_keep_their_order(tmp_path):
@@ -194,6 +210,7 @@ def test_annotations_may_be_loaded_later(tmp_path):
 
         data = dict(segmentor(tmp_path)['data'], lazy_init=True)
         views = SeededViews(data, views=2, lazy_init=True)
+    assert not views._fully_initialized
     assert views[5]['inputs'].shape == (3, *CROP) and len(views) == 8
 
 

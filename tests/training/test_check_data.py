@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import mmdet.datasets  # noqa: F401
+import mmdet.datasets
 import mmseg.datasets
 import numpy as np
 import pytest
@@ -231,14 +231,24 @@ class TestCoco:
             assert bool(report.problems) == refused, report
             assert refused or 'decoded 4 of 4 images' in report.notes
 
-    @pytest.mark.parametrize('evaluator', [None, dict(ann_file='a'), [dict(metric='bbox')]])
-    def test_files_that_are_evaluated(self, evaluator):
+    @pytest.mark.parametrize('split', ['val', 'test'])
+    @pytest.mark.parametrize(
+        'evaluator',
+        [
+            None,
+            dict(ann_file='a'),
+            [dict(metric='bbox')],
+            [dict(ann_file='a', format_only=True)],
+        ],
+    )
+    def test_files_that_are_evaluated(self, evaluator, split):
         """Only if an evaluator reads the file: MMDetection's makes its own otherwise."""
         self.content['annotations'][1].pop('iscrowd')
         self.file.write_text(json.dumps(self.content))
-        cfg = dict(val_dataloader=dict(dataset={**coco_dataset(self.root), 'test_mode': True}))
-        cfg |= dict(val_evaluator=evaluator, train_dataloader=cfg['val_dataloader'])
-        (report,) = CheckDataHook().reports(cfg, 'val')
+        dataset = {**coco_dataset(self.root), 'test_mode': True, 'pipeline': WITH_MASK}
+        cfg = {f'{name}_dataloader': dict(dataset=dataset) for name in ('train', split)}
+        cfg[f'{split}_evaluator'] = evaluator
+        (report,) = CheckDataHook().reports(cfg, split)
         refused = ["1 boxes have no 'iscrowd' (0 for all but crowds); ids: 2"]
         assert report.problems == ([] if isinstance(evaluator, list) else refused)
         assert not CheckDataHook().reports(cfg, 'train')[0].problems
@@ -345,8 +355,13 @@ class TestCoco:
             return
         assert '1 of 4 decoded images are turned by their EXIF data' in error
         assert "color_ignore_orientation" in error and error.endswith("'2.jpg (71 x 97)'")
-        loader = dict(type='LoadImageFromFile', color_type='color_ignore_orientation')
-        assert self.check(caplog, pipeline=[loader])[0] is None
+        for option in (
+            dict(color_type='color_ignore_orientation'),
+            dict(color_type='unchanged'),
+            dict(imdecode_backend='turbojpeg'),
+        ):
+            loader = dict(option, type='LoadImageFromFile')
+            assert self.check(caplog, pipeline=[loader])[0] is None
         swap = dict(width=71, height=97)
         assert self.check(caplog, lambda c: c['images'][2].update(swap))[0] is None
         Image.new('RGB', (71, 97)).save(self.root / 'train/2.jpg')  # nothing turns it
@@ -423,10 +438,17 @@ class TestCoco:
         both = dict(
             type='ConcatDataset', datasets=[coco_dataset(self.root), coco_dataset(self.root / 'x')]
         )
-        error, _ = check(caplog, dict(type='RepeatDataset', times=2, dataset=both))
-        assert error.count('does not exist') == 1 and '\n' not in error
+        missing = coco_dataset(self.root / 'y')
+        nested = [dict(type='RepeatDataset', times=2, dataset=both), missing]
+        error, _ = check(caplog, dict(type='ConcatDataset', datasets=nested))
+        assert re.search(r"/x' does not exist.*/y' does not exist", error) and '\n' not in error
+        error, _ = check(caplog, label_maps(self.root / 'x', _scope_='mmseg'))
+        assert 'train data (BaseSegDataset' in error
         remote = dict(coco_dataset(self.root / 'x'), backend_args=dict(backend='http'))
-        for other in (dict(type='VOCDataset', data_root=str(self.root)), remote):
+        check_data_is_there(dict(train_dataloader=dict(dataset=remote)), ['train'])
+        # It may read other files.
+        own = type('Own', (mmdet.datasets.CocoDataset,), dict(load_data_list=lambda self: []))
+        for other in (dict(type='VOCDataset', data_root=str(self.root)), remote, dict(type=own)):
             error, log = check(caplog, other)
             assert error is None
             assert 'not checked: not a local CocoDataset or BaseSegDataset' in log
@@ -543,8 +565,13 @@ class TestLabelMaps:
         assert error is None, error
         assert "1 of the classes in none of the decoded label maps: 'moon'" in log
         assert "1 label maps hold nothing but the ignored label: '2.png'" in log
-        error, _ = self.check(caplog, dict(decode_head=dict(num_classes=150)))
+        heads = dict(
+            decode_head=dict(num_classes=150),
+            auxiliary_head=[dict(num_classes=3), dict(num_classes=151)],
+        )
+        error, _ = self.check(caplog, heads)
         assert 'model.decode_head.num_classes is 150, but there are 3 class names' in error
+        assert 'model.auxiliary_head.1.num_classes is 151' in error and 'head.0' not in error
         error, _ = self.check(caplog, metainfo=dict(classes=('road', 'house', 'road')))
         assert "1 class names appear more than once: 'road'" in error
         for number in range(4):
@@ -557,15 +584,13 @@ class TestLabelMaps:
         write_image(self.images / '2.jpg', (5, 1))
         write_map(self.root, 2, 1, size=(1, 5))
         assert self.check(caplog)[0] is None
-        steps = [
-            dict(type='LoadImageFromFile'),
-            dict(type='LoadAnnotations'),
-            dict(type='PackSegInputs'),
-        ]
-        error, _ = self.check(caplog, pipeline=steps)
-        assert re.search(
-            "1 label maps have a side of 1 pixel, .*LoadAnnotations drops: '2.png'", error
-        )
+        for loader in ('mmseg.LoadAnnotations', 'LoadAnnotations'):
+            types = ('LoadImageFromFile', loader, 'PackSegInputs')
+            steps = [dict(type=name) for name in types]
+            error, _ = self.check(caplog, pipeline=steps)
+            assert re.search(
+                "1 label maps have a side of 1 pixel, .*LoadAnnotations drops: '2.png'", error
+            )
         from mmseg.registry import DATASETS
 
         with pytest.raises(AssertionError, match='must be 2 or 3'):
@@ -652,6 +677,20 @@ def test_any_runner_stops_before_training_and_the_early_one_before_upstreams_err
     assert type(runner) is EarlyHookRunner
     with pytest.raises(DataError, match="list 'images' of the annotation file is empty"):
         runner.train()
+    write_coco(tmp_path / 'good')
+    missing = dict(batch_size=1, num_workers=0, dataset=coco_dataset(tmp_path / 'nowhere'))
+    parts = dict(dataloader=missing, cfg={}, evaluator=dict(type='CocoMetric'))
+    for run in ('train', 'val', 'test'):
+        cfg = runnable(tmp_path / 'good', tmp_path / run, runner_type='mmlape.EarlyHookRunner')
+        for split in ('val', 'test'):
+            cfg.merge_from_dict({f'{split}_{name}': value for name, value in parts.items()})
+        runner = RUNNERS.build(cfg)
+        words = f"{'test' if run == 'test' else 'val'} data .*nowhere' does not exist"
+        with pytest.raises(DataError, match=words):
+            getattr(runner, run)()
+    runner.cfg.optim_wrapper.optimizer.lr = 0
+    with pytest.raises(ValueError, match=r'optimizer\.lr must be'):
+        runner.train()
 
 
 def test_data_that_are_not_there(tmp_path, monkeypatch):
@@ -679,3 +718,6 @@ def test_data_that_download_themselves(tmp_path):
     check_data_is_there(config(), ['train'])
     with pytest.raises(DataError, match="cifar' does not exist"):
         check_data_is_there(config(download=False), ['train'])
+    cfg = config(_scope_='mmpretrain')
+    cfg.default_scope = 'mmdet'
+    check_data_is_there(cfg, ['train'])

@@ -26,6 +26,9 @@ def test_options_of_other_strategies_are_refused():
     old = dict(model_wrapper=dict(type='MMFullyShardedDataParallel'), state_dict_cfg='full')
     with pytest.raises(ValueError, match='has no model_wrapper and no state_dict_cfg: write'):
         STRATEGIES.build(dict(type='mmlape.FSDPStrategy', **old))
-    with pytest.raises(ValueError, match=r"'FSDPStrategy' flattens parameters.* write strategy="):
-        check_config(dict(strategy=dict(type='FSDPStrategy')))
+    for name in ('FSDPStrategy', 'mmengine.FSDPStrategy'):
+        with pytest.raises(
+            ValueError, match=r"FSDPStrategy' flattens parameters.* write strategy="
+        ):
+            check_config(dict(strategy=dict(type=name)))
     check_config(dict(strategy=dict(type='mmlape.FSDPStrategy')))
