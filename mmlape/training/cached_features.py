@@ -196,7 +196,6 @@ class CachedFeaturesHook(Hook):
         if len(machines) > 1:  # whose pages of one file would overwrite each other
             raise ValueError(f'cached features need processes of one machine, got {len(machines)}')
         cache = FeatureCache(self.folder / _key(runner, model, dataset))
-        dataset.cache = None
         _compute(runner, model, dataset, cache)
         dataset.cache = cache
         loop: Any = runner.train_loop
@@ -264,8 +263,7 @@ def _key(runner: Runner, model: Any, dataset: SeededViews) -> str:
     parts = [config.model.backbone, config.model.get('data_preprocessor')]
     parts += [config.train_dataloader.dataset, len(dataset)]
     digest = hashlib.blake2b(json.dumps(parts, default=str, sort_keys=True).encode(), digest_size=8)
-    for name, value in model.backbone.state_dict().items():
-        digest.update(name.encode())
+    for value in model.backbone.state_dict().values():
         digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 

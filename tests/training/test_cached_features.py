@@ -1,9 +1,11 @@
 """A head trained on kept features has the losses of one that is trained with the backbone; nothing kept is stale."""
 
 import copy
+import pickle
 import random
 import shutil
 
+import mmdet.models  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.registry import DefaultScope
 from mmengine.runner import Runner, loops
+from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmlape.training import cached_features
@@ -44,7 +47,7 @@ def segmentor(folder):
     pipeline = [
         dict(type='LoadImageFromFile'),
         dict(type='LoadAnnotations'),
-        dict(type='RandomResize', scale=(160, 90), ratio_range=(0.5, 2.0), keep_ratio=True),
+        dict(type='RandomResize', scale=(160, 90), ratio_range=(0.3, 2.0), keep_ratio=True),
         dict(type='RandomCrop', crop_size=CROP, cat_max_ratio=0.75),
         dict(type='RandomFlip', prob=0.5),
         dict(type='PhotoMetricDistortion'),
@@ -147,14 +150,38 @@ def test_killed_while_it_computes(tmp_path, monkeypatch):
     assert losses.passes_before == 4 * VIEWS - 7
 
 
+def test_processes_share_the_work(tmp_path, monkeypatch):
+    """The first makes the files; each computes every second view that is missing."""
+    parts, kept = segmentor(tmp_path / 'data'), tmp_path / 'features'
+    monkeypatch.setattr(cached_features, 'get_dist_info', lambda: (1, 2))
+    with pytest.raises(FileNotFoundError, match=r'inputs\.npy'):
+        train(parts, tmp_path / 'early', kept)
+    for rank, left in ((0, [*range(1, 4 * VIEWS, 2)]), (1, [1, 5, 9])):
+        monkeypatch.setattr(cached_features, 'get_dist_info', lambda rank=rank: (rank, 2))
+        with pytest.raises(ValueError, match='was made of another image'):
+            train(parts, tmp_path / f'rank{rank}', kept)
+        (folder,) = kept.iterdir()
+        assert FeatureCache(folder).missing() == left
+    monkeypatch.undo()
+    losses, _ = train(parts, tmp_path / 'alone', kept, steps=2)
+    assert losses.passes_before == len(left) and len(losses.losses) == 2
+
+
 def test_nothing_is_stale(tmp_path):
     parts, kept = segmentor(tmp_path / 'data'), tmp_path / 'features'
     train(parts, tmp_path / 'one', kept, steps=2)
     assert len([*kept.iterdir()]) == 1
     # Another weight, another backbone, other transforms: other folders.
     train(parts, tmp_path / 'two', kept, steps=2, **{'randomness.seed': 4})
-    train(parts, tmp_path / 'three', kept, steps=2, **{'model.data_preprocessor.mean': [0.0] * 3})
-    assert len([*kept.iterdir()]) == 3
+    for number, changes in enumerate(
+        (
+            {'model.data_preprocessor.mean': [0.0] * 3},
+            {'model.backbone.out_indices': [1, 0]},
+            {'train_dataloader.dataset.seed': 1},
+        )
+    ):
+        train(parts, tmp_path / f'other{number}', kept, steps=1, **changes)
+        assert len([*kept.iterdir()]) == 3 + number
     # Another image: an error.
     write_image(tmp_path / 'data/images/train/0.jpg', (97, 71), 99)
     with pytest.raises(ValueError, match='was made of another image or by other transforms'):
@@ -202,6 +229,8 @@ def test_more_than_ten_maps_keep_their_order(tmp_path):
     cache.write(1, digest_of(inputs), maps)
     assert cache.missing() == [0]
     assert all(map(torch.equal, cache.read(1, inputs), maps))
+    # Data workers that are not forked get the cache by pickle: its folder, not what is in it.
+    assert pickle.loads(pickle.dumps(cache)).missing() == [0] and len(pickle.dumps(cache)) < 500
 
 
 def test_annotations_may_be_loaded_later(tmp_path):
@@ -229,11 +258,17 @@ def test_nan_in_any_map(tmp_path):
         ])  # fmt: skip
 
 
+AUGMENTED = dict(
+    _delete_=True, type='mmdet.DetDataPreprocessor', batch_augments=[dict(type='ReLU')]
+)
+
+
 @pytest.mark.parametrize(
     ('changes', 'words'),
     [
         ({'model.backbone.frozen_stages': 1}, 'this VisionTransformer trains '),
         ({'model.backbone.lora': dict(rank=2), 'model.backbone.frozen_stages': -1}, 'trains .*lora_A'),
+        ({'model.data_preprocessor': AUGMENTED}, 'BatchFixedSizePad, got ReLU'),
         ({'train_dataloader.dataset.type': 'RepeatDataset'}, "needs .*'mmlape.SeededViews', got RepeatDataset"),
     ],
 )  # fmt: skip
@@ -248,7 +283,7 @@ def test_refused(changes, words, tmp_path):
         train(parts, tmp_path / 'run', tmp_path / 'features', **changes)
 
 
-def test_sizes_and_paddings_that_change(tmp_path):
+def test_sizes_that_change(tmp_path):
     parts = segmentor(tmp_path / 'data')
     parts['data']['pipeline'] = [
         step for step in parts['data']['pipeline'] if step['type'] != 'RandomCrop'
@@ -256,10 +291,6 @@ def test_sizes_and_paddings_that_change(tmp_path):
     parts['model']['data_preprocessor'].update(size=None, size_divisor=32)
     with pytest.raises(ValueError, match='need views of one size, got maps'):
         train(parts, tmp_path / 'one', tmp_path / 'features')
-    preprocessor = nn.Module()
-    preprocessor.batch_augments = nn.ModuleList([nn.ReLU()])
-    with pytest.raises(ValueError, match='BatchFixedSizePad, got ReLU'):
-        cached_features._check_padding(preprocessor)
 
 
 def test_several_machines(tmp_path, monkeypatch):
@@ -271,6 +302,21 @@ def test_several_machines(tmp_path, monkeypatch):
 
 def test_a_small_disk(tmp_path, monkeypatch):
     parts, usage = segmentor(tmp_path / 'data'), shutil.disk_usage
-    monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage(path)._replace(free=1000))
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage(path)._replace(free=18000))
+    # 12 views of two maps (24, 3, 5) in float16 are 17280 bytes, and 95 % are used at most.
     with pytest.raises(ValueError, match=r'need 0\.00 GB, 0\.00 GB are free'):
         train(parts, tmp_path / 'one', tmp_path / 'features')
+
+
+def test_a_batch_without_features_is_computed():
+    replay = cached_features._Replay(lambda images: 'computed')
+    sample = BaseDataElement(features=[torch.ones(2, 3, 4).half()])
+    for samples, computed in (([sample, sample], False), ([BaseDataElement()], True), ([], True)):
+        replay.before(nn.Linear(1, 1), (), dict(data_samples=samples))
+        found = replay.forward(torch.zeros(2, 3, 8, 8))
+        assert found == 'computed' if computed else found[0].shape == (2, 2, 3, 4)
+
+
+def test_layers_in_training_mode():
+    with pytest.raises(ValueError, match=r'this Sequential has in training mode 0$'):
+        cached_features._check_frozen(nn.Sequential(nn.Dropout(), nn.Identity().eval()))
