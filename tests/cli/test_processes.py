@@ -2,9 +2,12 @@
 
 import errno
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,14 +60,14 @@ def test_with_gpus_it_is_what_the_runner_would_do(calls, monkeypatch):
 
 def test_without_a_gpu_processes_use_gloo_and_the_wrapper_names_no_device(calls, monkeypatch):
     monkeypatch.setattr(processes, 'get_device', lambda: 'cpu')
-    cfg = config('pytorch', find_unused_parameters=True)
+    cfg = config('pytorch', find_unused_parameters=True, model_wrapper_cfg=dict(static_graph=True))
     with joined(cfg):
         pass
     ((name, arguments, options),) = calls
     assert (name, arguments) == ('init_process_group', ('gloo',))
     assert options['timeout'].total_seconds() == 60
     assert cfg.model_wrapper_cfg.device_ids is None
-    assert cfg.model_wrapper_cfg.find_unused_parameters
+    assert cfg.model_wrapper_cfg.find_unused_parameters and cfg.model_wrapper_cfg.static_graph
     sharded = config('pytorch', strategy=dict(type='mmlape.FSDPStrategy'))
     with joined(sharded):
         pass
@@ -96,6 +99,11 @@ def test_without_a_gpu_ranks_and_the_address_are_those_of_slurm(calls, monkeypat
         pass
     assert [os.environ.pop(name) for name in names] == ['n3', '29500', '5', '1', '8']
     assert [name for name, _, _ in calls] == ['init_process_group']
+    monkeypatch.setenv('MASTER_ADDR', 'n4')
+    monkeypatch.setenv('MASTER_PORT', '1234')
+    with joined(config('slurm')):
+        pass
+    assert [os.environ.pop(name) for name in names] == ['n4', '1234', '5', '1', '8']
 
 
 def test_what_processes_agree_on(monkeypatch):
@@ -163,6 +171,28 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr('fcntl.lockf', lockf)
     (note,) = lock_work_dir(str(tmp_path))
     assert note.startswith(f'{tmp_path} is not protected') and 'No locks available' in note
+
+
+def test_a_lock_of_another_machine(tmp_path, monkeypatch):
+    """Some file systems say that it is not permitted."""
+
+    def lockf(file, how):
+        raise PermissionError(errno.EACCES, 'Permission denied')
+
+    Path(tmp_path, '.lock').write_text('process 123456789 on a-machine-of-a-long-name\n')
+    lock_work_dir(str(tmp_path))
+    monkeypatch.setattr('fcntl.lockf', lockf)
+    owner = re.escape(f'(process {os.getpid()} on {socket.gethostname()})')
+    with pytest.raises(ValueError, match=f'another training {owner} uses'):
+        lock_work_dir(str(tmp_path))
+
+
+def test_the_operators_for_cpus_are_put_in_once(tmp_path):
+    cfg = toy_config(tmp_path)
+    cfg.custom_hooks = [dict(type='mmlape.CpuHook')]
+    runner = processes.make_runner(cfg)
+    processes.optimize_on_cpu(runner)
+    assert [type(hook).__name__ for hook in runner.hooks].count('CpuHook') == 1
 
 
 @pytest.mark.parametrize('runner_type', ['Runner', Runner])
