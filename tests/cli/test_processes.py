@@ -22,6 +22,7 @@ from mmlape.cli import (
     main_process_says,
     stop_with_message,
 )
+from mmlape.config_text import PlainConfig
 from mmlape.training import processes
 
 
@@ -196,11 +197,35 @@ def test_the_operators_for_cpus_are_put_in_once(tmp_path):
 
 
 @pytest.mark.parametrize('runner_type', ['Runner', Runner])
-def test_a_runner_without_some_default_hooks(runner_type, tmp_path):
+def test_a_runner_without_some_default_hooks_and_with_a_shorter_screen(
+    runner_type, tmp_path, capsys
+):
     cfg = toy_config(tmp_path)
     cfg.runner_type = runner_type
+    cfg.log_level = 'INFO'
     cfg.default_hooks = dict(
         cfg.get('default_hooks') or {}, report=None, exact_resume=None, timer=None
     )
     runner = processes.make_runner(cfg)
-    assert {type(hook).__name__ for hook in runner.hooks} >= {'LoggerHook', 'RuntimeInfoHook'}
+    names = {type(hook).__name__ for hook in runner.hooks}
+    assert names >= {'LoggerHook', 'RuntimeInfoHook'} and 'IterTimerHook' not in names
+    assert type(runner).__name__ == 'Runner' and isinstance(runner.cfg, PlainConfig)
+    (log,) = tmp_path.rglob('*.log')
+    assert 'Config:\n' in log.read_text() and 'Config:\n' not in ''.join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ('constructor', 'notes'),
+    [
+        ('DefaultOptimWrapperConstructor', ['custom_keys without a parameter: nothing']),
+        ('mmlape.LayerDecayOptimizerConstructor', []),
+    ],
+)
+def test_custom_keys_that_fit_nothing_are_noted(constructor, notes, tmp_path, monkeypatch):
+    cfg = toy_config(tmp_path)
+    keys = dict(layer=dict(lr_mult=2), nothing=dict(lr_mult=3))
+    cfg.optim_wrapper.merge(dict(constructor=constructor, paramwise_cfg=dict(custom_keys=keys)))
+    runner, said = processes.make_runner(cfg), []
+    monkeypatch.setattr(runner.logger, 'warning', said.append)
+    processes.log_notes(runner, ['first'])
+    assert said == ['first', *notes]

@@ -10,7 +10,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from toy_training import toy_config, toy_run
 
 from mmlape.cli import build_runner, set_resume
-from mmlape.training import ResumeCheckHook
+from mmlape.training import ResumeCheckHook, processes
 from mmlape.training.last_checkpoint import last_complete_checkpoint
 
 
@@ -120,11 +120,36 @@ def test_resume_options(run, tmp_path):
     cfg = config(run, resume=True)  # as a config may say it
     set_resume(cfg, None)
     assert cfg.load_from == str(run / 'epoch_10.pth')
+    cfg = config(run, resume=True)
+    cfg.load_from = str(run / 'epoch_9.pth')
+    set_resume(cfg, None)
+    assert cfg.load_from == str(run / 'epoch_9.pth')
     cfg = config(tmp_path / 'new')  # nothing to resume: the weights of the config stay
     cfg.load_from = str(run / 'epoch_8.pth')
     (note,) = set_resume(cfg, 'auto')
     assert 'starting from the beginning' in note
     assert (cfg.resume, cfg.load_from) == (False, str(run / 'epoch_8.pth'))
+
+
+@pytest.mark.parametrize(('resume', 'weights'), [(True, None), (False, 'epoch_8.pth')])
+def test_a_run_has_the_weights_of_a_first_start_and_a_lock(resume, weights, run, monkeypatch):
+    monkeypatch.setattr(processes, 'lock_work_dir', lambda work_dir: [f'{work_dir} is locked'])
+    cfg = config(run, resume=resume)
+    cfg.load_from = str(run / 'epoch_8.pth')
+    found, notes = processes.start_run(cfg, 'auto')
+    assert found == (weights and str(run / weights))
+    assert notes == [f'resuming from {run / "epoch_10.pth"}', f'{run} is locked']
+
+
+def test_checkpoints_that_other_processes_do_not_see(run, monkeypatch):
+    monkeypatch.setattr(processes, 'all_gather_object', lambda mine: [mine, False])
+    with pytest.raises(ValueError, match=r'process 1 of 2: .*epoch_10\.pth is not visible there'):
+        set_resume(config(run), 'auto')
+    monkeypatch.undo()
+    (run / 'last_checkpoint').write_text('s3://bucket/epoch_10.pth')
+    cfg = config(run)
+    set_resume(cfg, 'auto')
+    assert cfg.load_from == 's3://bucket/epoch_10.pth'
 
 
 @pytest.mark.parametrize('name', ['SLURM_RESTART_COUNT', 'TORCHELASTIC_RESTART_COUNT'])
