@@ -8,6 +8,8 @@ from checkpoint_difference import difference
 from mmengine.registry import RUNNERS
 from toy_training import seen_by, toy_config, toy_run
 
+from mmlape.training import exact_resume
+
 
 def last(work_dir):
     path = Path((work_dir / 'last_checkpoint').read_text())
@@ -107,6 +109,25 @@ def test_a_validation_that_was_interrupted_is_made_up_for(tmp_path):
     )
     assert min(second) == 8 and {**first, **second} == whole
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
+
+
+def test_no_validation_is_made_up_for_before_the_first(tmp_path):
+    later = dict(
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=12, val_interval=4, val_begin=8)
+    )
+    toy_run(toy_config(tmp_path, seen=dict(stop_at=5), **later))
+    second = toy_run(toy_config(tmp_path, **later), tmp_path / 'iter_4.pth')
+    scores = second.message_hub.log_scalars['val/mIoU']
+    assert min(seen_by(second)) == 4 and len(scores._log_history) == 2  # after 8 and 12
+
+
+def test_processes_with_seeds_of_their_own(tmp_path, monkeypatch):
+    """With ``diff_rank_seed``: the data are those of the first process's seed, other random numbers are not."""
+    first = seen_by(toy_run(toy_config(tmp_path / 'first', randomness=dict(seed=3))))
+    monkeypatch.setattr(exact_resume, 'broadcast_object_list', lambda seeds: seeds.insert(0, 3))
+    second = seen_by(toy_run(toy_config(tmp_path / 'second', randomness=dict(seed=4))))
+    for ours, others in zip(first.values(), second.values(), strict=True):
+        assert ours[:2] == others[:2] and ours[2] != others[2]
 
 
 @pytest.mark.slow
