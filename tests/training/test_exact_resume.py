@@ -46,6 +46,7 @@ CASES = {
     'repeated augmentation': dict(
         by_epoch=True, loader=dict(sampler=dict(type='mmpretrain.RepeatAugSampler'))
     ),
+    'saved by epochs': dict(by_epoch=True, checkpoint=dict(by_epoch=True, interval=1)),
     'left over': dict(by_epoch=True, loader=dict(drop_last=True)),
 }
 
@@ -61,7 +62,7 @@ CASES = {
 def test_a_run_that_goes_on_is_the_same_run(tmp_path, case, stop_at):
     whole, first, second = stopped_and_resumed(tmp_path, stop_at, **CASES[case])
     assert {**first, **second} == whole
-    assert min(second) == stop_at // 2 * 2  # the place, not the start of the epoch
+    assert min(second) == (4 if case == 'saved by epochs' else stop_at // 2 * 2)  # the place, not the start of the epoch
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
     names = [sorted(p.name for p in (tmp_path / n).glob('*.pth*')) for n in ('whole', 'stopped')]
     assert names[0] == names[1]
@@ -133,14 +134,17 @@ def test_processes_with_seeds_of_their_own(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_the_last_validation_as_well(tmp_path, by_epoch):
-    whole = toy_run(toy_config(tmp_path / 'whole', by_epoch))
-    seen = dict(stop_at=12, stop_in_val=True)
-    toy_run(toy_config(tmp_path / 'stopped', by_epoch, seen=seen))
-    stopped = tmp_path / 'stopped'
-    second = toy_run(toy_config(stopped, by_epoch), stopped / 'iter_12.pth')
+    """It is due at the end, whatever the interval."""
+    kind, length = ('Epoch', dict(max_epochs=3)) if by_epoch else ('Iter', dict(max_iters=10))
+    loop = dict(length, type=f'{kind}BasedTrainLoop', val_interval=2 if by_epoch else 4)
+    options = dict(by_epoch=by_epoch, train_cfg=loop)
+    whole = toy_run(toy_config(tmp_path / 'whole', **options))
+    end, stopped = whole.iter, tmp_path / 'stopped'
+    toy_run(toy_config(stopped, seen=dict(stop_at=end, stop_in_val=True), **options))
+    second = toy_run(toy_config(stopped, **options), stopped / f'iter_{end}.pth')
     assert not seen_by(second)
     scores = [run.message_hub.log_scalars['val/mIoU']._log_history for run in (whole, second)]
-    assert scores[0].tolist() == scores[1].tolist() and len(scores[0]) == 3
+    assert scores[0].tolist() == scores[1].tolist() and len(scores[0]) == (2 if by_epoch else 3)
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
@@ -162,10 +166,13 @@ def test_a_checkpoint_without_a_record(tmp_path):
     del saved['meta']['exact_resume']
     torch.save(saved, path)
     path.with_name(f'{path.name}.sha256').unlink()
-    after = seen_by(toy_run(toy_config(tmp_path, by_epoch=True), path))
+    after = seen_by(toy_run(toy_config(tmp_path / 'after', by_epoch=True), path))
     assert after[6][0] == 2
     whole = seen_by(toy_run(toy_config(tmp_path / 'whole', True)))
     assert after == {step: batch for step, batch in whole.items() if step >= 6}
+    # With smaller batches, iteration 6 would lie before epoch 1.
+    ones = toy_run(toy_config(tmp_path / 'ones', True, loader=dict(batch_size=1)), path)
+    assert seen_by(ones)[6][0] == 0
 
 
 def test_weights_alone_do_not_bring_a_place_along(tmp_path):
