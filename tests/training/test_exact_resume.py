@@ -62,7 +62,9 @@ CASES = {
 def test_a_run_that_goes_on_is_the_same_run(tmp_path, case, stop_at):
     whole, first, second = stopped_and_resumed(tmp_path, stop_at, **CASES[case])
     assert {**first, **second} == whole
-    assert min(second) == (4 if case == 'saved by epochs' else stop_at // 2 * 2)  # the place, not the start of the epoch
+    assert min(second) == (
+        4 if case == 'saved by epochs' else stop_at // 2 * 2
+    )  # the place, not the start of the epoch
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
     names = [sorted(p.name for p in (tmp_path / n).glob('*.pth*')) for n in ('whole', 'stopped')]
     assert names[0] == names[1]
@@ -106,9 +108,14 @@ def test_a_seed_that_nobody_gave_is_kept(tmp_path):
 
 def test_a_validation_that_was_interrupted_is_made_up_for(tmp_path):
     whole, first, second = stopped_and_resumed(
-        tmp_path, 8, seen=dict(stop_in_val=True), then=dict(seen=None)
+        tmp_path, 4, seen=dict(stop_in_val=True), then=dict(seen=None)
     )
-    assert min(second) == 8 and {**first, **second} == whole
+    assert min(second) == 4 and {**first, **second} == whole
+    best = [
+        torch.load(tmp_path / name / 'best_mIoU_iter_4.pth', weights_only=False)
+        for name in ('whole', 'stopped')
+    ]
+    assert difference(*best) is None  # saved by the validation that was made up for
     assert difference(last(tmp_path / 'whole'), last(tmp_path / 'stopped')) is None
 
 
