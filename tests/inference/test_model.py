@@ -227,18 +227,26 @@ def test_a_model_in_one_file_of_half_precision(models, name, tmp_path, monkeypat
     assert not (tmp_path / 'other.safetensors').exists()
 
 
-def test_the_model_for_nuclei_finds_bright_discs():
+@pytest.mark.parametrize(
+    ('disc', 'background'),
+    [((120,) * 3, (8,) * 3), ((70,) * 3, (210,) * 3), ((140, 50, 90), (225, 190, 210))],
+    ids=['fluorescence', 'bright field', 'stained'],
+)
+def test_the_model_for_nuclei_finds_discs(disc, background):
     model = mmlape.load('nuclei')
     rows, columns = np.mgrid[:290, :411]
     centres = [(y, x) for y in range(40, 290, 70) for x in range(45, 411, 80)]
     discs = [np.hypot(rows - y, columns - x) < 9 + n % 5 for n, (y, x) in enumerate(centres)]
-    grey = np.where(np.any(discs, axis=0), 120, 8).astype(np.uint8)
-    (found,) = model.predict(np.stack([grey] * 3, axis=-1), score=0.5)
-    assert model.classes == ('nucleus',) and found.masks.shape[1:] == grey.shape
+    image = np.where(np.any(discs, axis=0)[..., None], disc, background).astype(np.uint8)
+    (found,) = model.predict(image, score=0.5)
+    assert model.classes == ('nucleus',) and found.masks.shape[1:] == image.shape[:2]
     overlaps = [
         max((mask & disc).sum() / (mask | disc).sum() for mask in found.masks) for disc in discs
     ]
     assert np.mean(np.array(overlaps) > 0.7) > 0.8 and len(found) < 1.2 * len(discs)
+
+
+def test_a_model_of_the_package_that_is_not_there():
     with pytest.raises(ValueError, match="no checkpoint 'nucleus'; by name there are: nuclei"):
         mmlape.load('nucleus')
 
