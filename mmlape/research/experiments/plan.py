@@ -106,7 +106,6 @@ _KINDS = _steps(
         {'train_dataloader.dataset.pipeline': cropped(512, 256, _INVERTED, _RECOLOURED)},
     ),
     rare=(dict(rare_kinds=4), {}),
-    longer=(dict(epochs=24), {}),
 )
 _DARK = dict(type='mmlape.DarkBackground')
 # After `samples` too, and instead of those above.
@@ -121,6 +120,7 @@ _KINDS |= _steps(
         },
     ),
     dark_longer=(dict(epochs=24), {}),
+    dark_rare=(dict(rare_kinds=4), {}),
 )
 
 # The ViT of the networks of CamVid and nuclei as a classifier of CIFAR-10's images at its own size.
