@@ -238,8 +238,8 @@ def test_the_model_for_nuclei_finds_discs(disc, background):
     centres = [(y, x) for y in range(40, 290, 70) for x in range(45, 411, 80)]
     discs = [np.hypot(rows - y, columns - x) < 9 + n % 5 for n, (y, x) in enumerate(centres)]
     image = np.where(np.any(discs, axis=0)[..., None], disc, background).astype(np.uint8)
-    (found,) = model.predict(image, score=0.5)
-    assert model.classes == ('nucleus',) and found.masks.shape[1:] == image.shape[:2]
+    (found,) = model.predict(image)
+    assert model.score == 0.6 and model.classes == ('nucleus',) and found.masks.shape[1:] == image.shape[:2]
     overlaps = [
         max((mask & disc).sum() / (mask | disc).sum() for mask in found.masks) for disc in discs
     ]
