@@ -239,7 +239,8 @@ def test_the_model_for_nuclei_finds_discs(disc, background):
     discs = [np.hypot(rows - y, columns - x) < 9 + n % 5 for n, (y, x) in enumerate(centres)]
     image = np.where(np.any(discs, axis=0)[..., None], disc, background).astype(np.uint8)
     (found,) = model.predict(image)
-    assert model.score == 0.6 and model.classes == ('nucleus',) and found.masks.shape[1:] == image.shape[:2]
+    assert model.score == 0.6 and model.classes == ('nucleus',)
+    assert found.masks.shape[1:] == image.shape[:2]
     overlaps = [
         max((mask & disc).sum() / (mask | disc).sum() for mask in found.masks) for disc in discs
     ]
