@@ -190,12 +190,18 @@ def main():
     options = parse_arguments()
     with cli.weights_only():
         from mmlape.apps.export.network import limit_boxes
+        from mmlape.apps.export.settings import steps_left_out
         from mmlape.apps.inference import load
 
         options.out.parent.mkdir(parents=True, exist_ok=True)
         model = load(options.model, options.config, 'cpu', optimized=False, trust=options.trust)
         if note := model.score_note('--score of the runtime'):
             print(note)
+        if steps := steps_left_out(model.cfg):
+            print(
+                f'not in the file, and its runtime must do it to an image first: {", ".join(steps)} '
+                'of the test pipeline'
+            )
         if options.max_boxes:
             limit_boxes(model.model, options.max_boxes)
         sizes = options.size or [None]

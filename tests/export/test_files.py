@@ -17,7 +17,13 @@ import onnxruntime
 import pytest
 import torch
 from backbone_variants import component, randomise
-from config_utils import CONFIGS, REPO
+from config_utils import (
+    CONFIGS,
+    REPO,
+    foundation_configs,
+    shipped_configs,
+    vit_adapter_configs,
+)
 from export_rows import small
 from foundation_kinds import small as small_vit
 from mmengine.config import Config
@@ -29,8 +35,9 @@ import mmlape
 from mmlape.apps.export import files
 from mmlape.apps.export.network import Network
 from mmlape.apps.export.selection import suppress
-from mmlape.apps.export.settings import default_size, runtime_settings
+from mmlape.apps.export.settings import default_size, runtime_settings, steps_left_out
 from mmlape.apps.export.verify import compare, made_images
+from mmlape.shipped import read_config
 from mmlape.training.load_image import DarkBackground
 
 RUNTIME = REPO / 'examples' / 'onnx_runtime' / 'predict.py'
@@ -218,8 +225,14 @@ def test_a_package_finds_nothing_one_box_and_several(tmp_path):
 
 @pytest.mark.slow
 def test_the_command(commands, tmp_path):
+    model = mmlape.load('nuclei', None, 'cpu', False)
+    model.cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='mmseg.CLAHE'))
+    model.save(tmp_path / 'mine.safetensors')
     path, options = tmp_path / 'new/nuclei.onnx', ('--dynamic', 'none', '--max-boxes', 7)
-    printed = commands('export.py', 'nuclei', path, '--size', '96x128', *options)
+    printed = commands(
+        'export.py', tmp_path / 'mine.safetensors', path, '--trust', '--size', '96x128', *options
+    )
+    assert 'to an image first: CLAHE of the test pipeline' in printed
     assert printed.count('largest difference') == 1 and '1 x 96 x 128' in printed
     assert 'outputs boxes, scores, labels, masks' in printed and path.is_file()
     (boxes, *_) = runner(path)(made_images(1, (96, 128)))
@@ -283,6 +296,31 @@ def test_settings_of_a_detector():
     pipeline.insert(0, dict(type='mmlape.DarkBackground', brightest=90))
     cfg = Config(dict(model={}, test_dataloader=dict(dataset=dict(pipeline=pipeline))))
     assert runtime_settings(cfg, network, ('a',), None)['brightest'] == 90
+
+
+@pytest.mark.parametrize('paths', [shipped_configs, foundation_configs, vit_adapter_configs])
+def test_runtimes_take_every_step_of_a_shipped_test_pipeline(paths):
+    for path in paths():
+        assert steps_left_out(read_config(path)) == [], path.name
+
+
+def test_steps_that_a_runtime_does_not_take_are_named():
+    """Of the second resize too, since a file has one scale; and inside wrapped data sets."""
+    pipeline = [
+        dict(type='mmlape.LoadImage'),
+        dict(type=DarkBackground),
+        dict(type='Resize', scale_factor=0.5),
+        dict(type='mmdet.Resize', scale=(64, 32), keep_ratio=True),
+        dict(type='ResizeToMultiple', size_divisor=32),
+        dict(type='mmseg.CLAHE'),
+        dict(type='Resize', scale=(128, 64)),
+        dict(type='Pad', size_divisor=32),
+        dict(type='LoadAnnotations'),
+        dict(type='PackDetInputs'),
+    ]
+    whole = dict(type='ConcatDataset', datasets=[dict(type='CocoDataset', pipeline=pipeline)])
+    cfg = Config(dict(model={}, test_dataloader=dict(dataset=whole)))
+    assert steps_left_out(cfg) == ['Resize', 'CLAHE', 'Resize', 'Pad']
 
 
 def test_the_runtime_makes_backgrounds_dark(runtime):

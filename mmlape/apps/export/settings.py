@@ -77,6 +77,24 @@ def dark_background(cfg: Config) -> DarkBackground | None:
     return TRANSFORMS.build(steps[0]) if steps else None
 
 
+def steps_left_out(cfg: Config) -> list[str]:
+    """Types of the test pipeline's steps that nothing in :func:`runtime_settings` stands for.
+
+    The first one, which reads an image, and those that read annotations or pack are no matter of a runtime.
+    """
+    once = {'ResizeToMultiple', DarkBackground.__name__}
+    left_out, scale_is_known = [], False
+    for step in _test_pipeline(cfg)[1:]:
+        name = type_name(step)
+        if name.endswith('Resize') and step.get('scale') is not None and not scale_is_known:
+            scale_is_known = True
+        elif name in once:
+            once.remove(name)
+        elif not name.startswith(('Load', 'Pack')):
+            left_out.append(name)
+    return left_out
+
+
 def _test_pipeline(cfg: Config) -> list:
     dataset = cfg.test_dataloader.dataset
     while 'pipeline' not in dataset or not dataset.pipeline:
