@@ -1,6 +1,7 @@
 """The experiments on position, DINO and ListOps: what they compare, what they keep, what they say, and runs of them."""
 
 import json
+import multiprocessing
 import runpy
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from worker_jobs import KILLED, handler_at_import, square
+from worker_jobs import KILLED, handler_at_import, linger, square
 
 from mmlape.cli.experiments import run
 from mmlape.registry import MODELS
@@ -217,6 +218,14 @@ def test_workers_ignore_ctrl_c_from_their_first_line():
     handler = signal.getsignal(signal.SIGINT)
     (report,) = run_jobs(handler_at_import, [0], 1)
     assert report.value == signal.SIG_IGN and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_workers_end_when_nobody_reads_on():
+    """As at Ctrl-C."""
+    reports = run_jobs(linger, [0], 1)
+    assert next(reports).value == 0.5
+    reports.close()
+    assert not multiprocessing.active_children()
 
 
 def test_workers_end_with_a_killed_parent():

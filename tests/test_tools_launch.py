@@ -4,6 +4,7 @@ import os
 import runpy
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -51,11 +52,12 @@ def started(monkeypatch):
 
 def test_one_machine(started):
     options = f'{MASK_RCNN} --work-dir runs/a --cfg-options a=1 b=2'
-    program = ['-m', 'mmlape', 'train', *options.split(), '--launcher', 'pytorch']
-    one = ['--node-rank=0', '--master-addr=127.0.0.1', '--master-port=29500']
-    assert started(f'train {options} --gpus 8') == [
-        '--nnodes=1', '--nproc-per-node=8', *one, *program
-    ]  # fmt: skip
+    program = ['-m', 'mmlape', 'train', *options.split(), '--launcher=pytorch']
+    got = started(f'train {options} --gpus 8')
+    port = int(got.pop(4).removeprefix('--master-port='))  # a free one
+    one = ['--node-rank=0', '--master-addr=127.0.0.1']
+    assert got == ['--nnodes=1', '--nproc-per-node=8', *one, *program] and port != 29500
+    assert '--master-port=29511' in started(f'train {options} --gpus 8 --nodes 1', PORT='29511')
     assert os.environ['OMP_NUM_THREADS'] == '1'
 
 
@@ -63,7 +65,7 @@ def test_several_machines(started):
     here = dict(NODE_RANK='2', MASTER_ADDR='10.0.0.7', PORT='29511')
     assert started(f'test --nodes 4 {MASK_RCNN} --gpus=4 https://host/a.pth --tta', **here) == [
         '--nnodes=4', '--nproc-per-node=4', '--node-rank=2', '--master-addr=10.0.0.7', '--master-port=29511',
-        '-m', 'mmlape', 'test', MASK_RCNN, 'https://host/a.pth', '--tta', '--launcher', 'pytorch',
+        '-m', 'mmlape', 'test', '--launcher=pytorch', MASK_RCNN, '--launcher=pytorch', 'https://host/a.pth', '--tta',
     ]  # fmt: skip
 
 
@@ -74,7 +76,7 @@ def test_machines_that_come_back(started, given, resume):
     assert started(asked, MASTER_ADDR='first', NODE_RANK='1') == [
         '--nnodes=1:3', '--nproc-per-node=2',
         '--rdzv-backend=c10d', '--rdzv-endpoint=first:29500', '--max-restarts=5',
-        '-m', 'mmlape', 'train', MASK_RCNN, *given.split(), *resume, '--launcher', 'pytorch',
+        '-m', 'mmlape', 'train', MASK_RCNN, *given.split(), *['--launcher=pytorch'] * 3, *resume,
     ]  # fmt: skip
 
 
@@ -83,13 +85,23 @@ def test_slurm(started):
         CPUS_PER_TASK='7', SLURM_JOB_ID='123456', SRUN_ARGS="--time=24:00:00 --comment='a b'"
     )
     asked = f'train {MASK_RCNN} --slurm gpu --gpus 4 --nodes 2 --work-dir runs/a --amp'
-    program = [sys.executable, '-u', '-m', 'mmlape', 'train', MASK_RCNN, '--work-dir', 'runs/a']
+    program = [sys.executable, '-u', '-m', 'mmlape', 'train', MASK_RCNN, *['--launcher=slurm'] * 3]
     assert started(asked, **environ) == [
         'srun', '--partition=gpu', f'--job-name={MASK_RCNN}', '--gres=gpu:4', '--ntasks=8',
         '--ntasks-per-node=4', '--cpus-per-task=7', '--kill-on-bad-exit=1', '--wait=300',
-        '--time=24:00:00', '--comment=a b', *program, '--amp', '--launcher', 'slurm',
+        '--time=24:00:00', '--comment=a b', *program, '--work-dir', 'runs/a', '--amp',
     ]  # fmt: skip
     assert os.environ['MASTER_PORT'] == str(20000 + 123456 % 20000)
+
+
+@pytest.mark.parametrize('given', ['--gpus 2', '--gpus=2', '--gp 2', '--nodes 1 --gpu=2'])
+def test_options_of_open_length_before_those_of_processes(given, started):
+    """They do not take the config."""
+    for option in ('--resume', '--cfg-options a=1', '--auto-scale-lr'):
+        got = started(f'train {option} {given} {MASK_RCNN}')
+        first, *rest = got[got.index('train') + 1 + len(option.split()) :]
+        assert (first, rest[-1]) == ('--launcher=pytorch', MASK_RCNN)
+        assert '--gpus' not in ' '.join(rest) and '--nproc-per-node=2' in got
 
 
 def test_slurm_by_default(started):
@@ -126,22 +138,33 @@ def test_mistakes(options, words, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ('options', 'name', 'value', 'least'),
+    ('options', 'name', 'value', 'words'),
     [
-        ('--gpus 2', 'PORT', 'http', 1),
-        ('--gpus 2', 'NODE_RANK', '-1', 0),
-        ('--slurm gpu', 'CPUS_PER_TASK', '0', 1),
-        ('--slurm gpu', 'PORT', '', 1),
+        ('--gpus 2', 'PORT', 'http', "PORT must be a number from 1 to 65535, got 'http'"),
+        ('--gpus 2', 'PORT', '65536', "PORT must be a number from 1 to 65535, got '65536'"),
+        ('--gpus 2', 'NODE_RANK', '-1', "NODE_RANK must be a number of at least 0, got '-1'"),
+        (
+            '--slurm gpu',
+            'CPUS_PER_TASK',
+            '0',
+            "CPUS_PER_TASK must be a number of at least 1, got '0'",
+        ),
+        ('--slurm gpu', 'PORT', '', "PORT must be a number from 1 to 65535, got ''"),
+        (
+            '--slurm gpu',
+            'SRUN_ARGS',
+            "--comment='x",
+            "SRUN_ARGS=--comment='x: No closing quotation",
+        ),
     ],
 )
-def test_mistakes_in_the_environment(options, name, value, least, monkeypatch, capsys):
+def test_mistakes_in_the_environment(options, name, value, words, monkeypatch, capsys):
     monkeypatch.setattr('shutil.which', lambda name: name)
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, 'argv', ['train.py', MASK_RCNN, *options.split()])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
-    says = f'error: {name} must be a number of at least {least}, got {value!r}\n'
-    assert (end.value.code, capsys.readouterr().err) == (2, says)
+    assert (end.value.code, capsys.readouterr().err) == (2, f'error: {words}\n')
 
 
 @pytest.mark.parametrize(('signalled', 'status'), [(True, 130), (False, 3)])
@@ -160,6 +183,20 @@ def test_torchrun_ends_without_a_traceback(signalled, status, monkeypatch, capsy
     assert end.value.code == status
     said = '' if signalled else 'process 1 ended with exit code 3\n'
     assert capsys.readouterr().err == said
+
+
+def test_a_port_in_use(monkeypatch, capsys):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv('PORT', str(port))
+        monkeypatch.setattr(sys, 'argv', ['train.py', MASK_RCNN, '--gpus', '2'])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
+    said = str(end.value.code)
+    assert said.startswith(f'error: 127.0.0.1:{port} (MASTER_ADDR:PORT): ') and 'in use' in said
+    assert '\n' not in said
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from mmlape.cli.arguments import (
     checked,
     new_folder,
 )
+from mmlape.preemption import listen
 
 
 def parse_arguments():
@@ -264,6 +265,7 @@ def main():
     train = [sys.executable, str(Path(__file__).with_name('train.py')), str(options.out / 'fit.py')]
     train += ['--bar'] * sys.stdout.isatty()
     train += ['--log', ','.join(options.log)] if options.log else []
+    listen()  # it must not end before the training, which saves at SLURM's signals
     if code := cli.run_child(train):
         return code
     with cli.weights_only():

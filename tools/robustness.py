@@ -145,7 +145,7 @@ def main():
     with cli.stop_with_message():
         cfg, cells = prepare(options)
     cli.continue_with(cli.command_line('robustness'))
-    with cli.joined(cfg), cli.stop_with_message():
+    with cli.stop_with_message(), cli.joined(cfg):
         record = cli.main_process_says(lambda: record_of(options, cfg))
         if is_main_process():
             there = sum(cell.test_set in record.results for cell in cells)

@@ -7,6 +7,8 @@
 CONFIG is a file, or the name of a config that comes with mmlape; it may be for any OpenMMLab toolbox that is installed.
 """
 
+from contextlib import ExitStack
+
 import mmlape
 from mmlape import cli
 from mmlape.cli.arguments import (
@@ -91,9 +93,10 @@ def main():
     options = parse_arguments()
     launch(options, 'test')
     set_wait_policy()
-    with cli.stop_with_message():
-        cfg, metric = prepare(options)
-    with cli.joined(cfg):
+    with ExitStack() as stack:
+        with cli.stop_with_message():
+            cfg, metric = prepare(options)
+            stack.enter_context(cli.joined(cfg))
         test(cfg, metric)
 
 

@@ -11,6 +11,7 @@ CONFIG is a file, or the name of a config that comes with mmlape; it may be for 
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 
 import mmlape
 from mmlape import cli
@@ -98,9 +99,10 @@ def main():
     listen()  # before imports that take time
     set_wait_policy()
     cli.continue_with(continuation(options))
-    with cli.stop_with_message():
-        cfg = prepare(options)
-    with cli.joined(cfg):
+    with ExitStack() as stack:
+        with cli.stop_with_message():
+            cfg = prepare(options)
+            stack.enter_context(cli.joined(cfg))
         train(cfg, options.resume, options.bar)
 
 

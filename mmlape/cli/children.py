@@ -16,8 +16,9 @@ _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 
 
 def run_child(command: Sequence[str]) -> int:
-    """Run a program, and return its exit status. It gets SIGTERM when this process ends, however it ends (Linux;
-    elsewhere it goes on). Call it in the main thread: the kernel sends the signal when the thread ends.
+    """Run a program, and return its exit status. It is killed when this process ends, however it ends (Linux;
+    elsewhere it goes on): in a SLURM job, a training survives SIGTERM. Call it in the main thread: the kernel kills
+    the program when the thread ends.
 
     A terminal sends Ctrl-C to both, and the program says how to continue, so it has some seconds to end.
     """
@@ -28,7 +29,7 @@ def run_child(command: Sequence[str]) -> int:
             try:
                 code = process.wait(_GRACE)
             except subprocess.TimeoutExpired:
-                process.terminate()
+                process.kill()
                 raise
             if code == STOPPED:
                 sys.exit(code)
@@ -41,7 +42,7 @@ def _ends_with(parent: int) -> Callable[[], None] | None:
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
 
     def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             os._exit(1)
 

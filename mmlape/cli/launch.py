@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .arguments import at_least, checked
 from .program import wrong_usage
+
+_OPTIONS = ('--gpus', '--nodes', '--slurm', '--max-restarts')
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +40,9 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
 def launch(options: argparse.Namespace, command: str) -> None:
     """Run ``mmlape COMMAND`` in several processes, instead of this one, if ``options`` ask for it.
 
-    The processes get the arguments of this one without those of :func:`add_launch_options`. Addresses and the like are
-    read from the environment: ``NODE_RANK``, ``MASTER_ADDR``, ``PORT``; with SLURM ``CPUS_PER_TASK``, ``SRUN_ARGS``.
+    The processes get the arguments of this one, with ``--launcher`` instead of those of :func:`add_launch_options`.
+    Addresses and the like are read from the environment: ``NODE_RANK``, ``MASTER_ADDR``, ``PORT``; with SLURM
+    ``CPUS_PER_TASK``, ``SRUN_ARGS``.
     """
     asked = [options.gpus, options.nodes, options.slurm, options.max_restarts]
     if asked == [None] * 4:
@@ -46,9 +51,7 @@ def launch(options: argparse.Namespace, command: str) -> None:
         wrong_usage(
             '--gpus, --nodes, --slurm and --max-restarts start the processes: leave out --launcher'
         )
-    own = argparse.ArgumentParser(add_help=False)
-    add_launch_options(own)
-    _, arguments = own.parse_known_args()
+    arguments = _arguments('pytorch' if options.slurm is None else 'slurm')
     if options.slurm is not None:
         if options.max_restarts or ':' in (options.nodes or ''):
             wrong_usage('--max-restarts and --nodes MIN:MAX are for torchrun; SLURM requeues jobs')
@@ -65,6 +68,21 @@ def launch(options: argparse.Namespace, command: str) -> None:
     _by_torchrun(options, command, arguments)
 
 
+def _arguments(launcher: str) -> list[str]:
+    """Those of this process, with ``--launcher`` in the places of ours: an option of open length that stands before
+    ours, such as ``--resume``, must not get what stands behind."""
+    arguments, given = [], iter(sys.argv[1:])
+    for each in given:
+        name, equals, _ = each.partition('=')
+        # They may be shortened; the parser has refused what could be two.
+        if len(name) > 2 and any(option.startswith(name) for option in _OPTIONS):
+            if not equals:
+                next(given)
+            each = f'--launcher={launcher}'
+        arguments.append(each)
+    return arguments
+
+
 def _nodes(text: str) -> str:
     found = re.fullmatch(r'([1-9]\d*)(?::([1-9]\d*))?', text)
     if not found or int(found[2] or found[1]) < int(found[1]):
@@ -72,23 +90,37 @@ def _nodes(text: str) -> str:
     return text
 
 
-def _number(name: str, default: int, least: int = 1) -> int:
+def _number(name: str, default: int, least: int = 1, most: float = math.inf) -> int:
     """A variable of the environment."""
     text = os.environ.get(name, str(default))
-    if not text.isdecimal() or int(text) < least:
-        wrong_usage(f'{name} must be a number of at least {least}, got {text!r}')
+    if not text.isdecimal() or not least <= int(text) <= most:
+        limits = f'of at least {least}' if most == math.inf else f'from {least} to {most}'
+        wrong_usage(f'{name} must be a number {limits}, got {text!r}')
     return int(text)
+
+
+def _port(default: int) -> int:
+    return _number('PORT', default, most=65535)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(('127.0.0.1', 0))
+        return found.getsockname()[1]
 
 
 def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
     """Run torchrun without its tracebacks: processes that end with an error, or by Ctrl-C, have said why."""
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import main as torchrun
 
     gpus, environ = options.gpus or 1, os.environ
-    address, port = environ.get('MASTER_ADDR', '127.0.0.1'), _number('PORT', 29500)
+    address = environ.get('MASTER_ADDR', '127.0.0.1')
+    # On one machine, trainings beside each other need different ones.
+    port = _port(_free_port() if options.nodes in (None, '1') else 29500)
     if options.max_restarts:
         # The only rendezvous that a lost machine can join again; with torch 2.11 only where the store is not shared, as
         # those that stay tell its address once.
@@ -103,11 +135,13 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
     for name in ('agent.server.api', 'multiprocessing.api'):
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
     count = [f'--nnodes={options.nodes or 1}', f'--nproc-per-node={gpus}']
-    program = ['-m', 'mmlape', command, *arguments, '--launcher', 'pytorch']
+    program = ['-m', 'mmlape', command, *arguments]
     try:
         torchrun([*count, *where, *program])
     except SignalException as error:
         sys.exit(128 + error.sigval)
+    except DistError as error:
+        sys.exit(f'error: {address}:{port} (MASTER_ADDR:PORT): {str(error).splitlines()[0]}')
     except RendezvousError as error:
         sys.exit(
             f'error: the machines have lost one another, or not met at {address}:{port}: {error}'
@@ -126,7 +160,11 @@ def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]
     environ = os.environ
     # Jobs on one machine need different ports.
     job = _number('SLURM_JOB_ID', os.getpid())
-    environ['MASTER_PORT'] = str(_number('PORT', 20000 + job % 20000))
+    environ['MASTER_PORT'] = str(_port(20000 + job % 20000))
+    try:
+        own = shlex.split(given := environ.get('SRUN_ARGS', ''))
+    except ValueError as error:
+        wrong_usage(f'SRUN_ARGS={given}: {error}')
     os.execvp(
         'srun',
         [
@@ -139,7 +177,7 @@ def _by_srun(options: argparse.Namespace, command: str, arguments: Sequence[str]
             f'--cpus-per-task={_number("CPUS_PER_TASK", 5)}',
             '--kill-on-bad-exit=1',
             '--wait=300',  # without it, srun hangs if SLURM's own process on a node has died with the tasks
-            *shlex.split(environ.get('SRUN_ARGS', '')),
-            *(sys.executable, '-u', '-m', 'mmlape', command, *arguments, '--launcher', 'slurm'),
+            *own,
+            *(sys.executable, '-u', '-m', 'mmlape', command, *arguments),
         ],
     )

@@ -48,15 +48,29 @@ _LONG = (
     'Distributed training is not',
 )
 
+# What a launcher sets in the environment, and the program of that launcher.
+_STARTED = dict(
+    pytorch=('RANK', 'torchrun'),
+    slurm=('SLURM_STEP_NODELIST', 'srun'),
+    mpi=('OMPI_COMM_WORLD_LOCAL_RANK', 'mpirun'),
+)
+
 
 @contextmanager
 def joined(cfg: Config) -> Iterator[None]:
     """Initialize the process group of ``cfg.launcher``, before the runner does, and destroy it at the end.
 
-    Without an accelerator it is gloo's, on CPUs, which upstream's runner does not support;
-    ``launcher='mpi'`` raises ValueError there.
+    Without an accelerator it is gloo's, on CPUs, which upstream's runner does not support.
+
+    Raises:
+        ValueError: If the launcher has not started this process, or it is ``mpi`` without an accelerator.
     """
     if cfg.launcher != 'none' and not is_distributed():
+        name, program = _STARTED[cfg.launcher]
+        if name not in os.environ:
+            raise ValueError(
+                f'--launcher {cfg.launcher} is for processes that {program} has started'
+            )
         environment = cfg.get('env_cfg') or {}
         options = dict(environment.get('dist_cfg') or {})
         if get_device() == 'cpu':
@@ -149,11 +163,11 @@ def _join_on_cpu(cfg: Config, options: dict) -> None:
 def _take_ranks_of_slurm() -> None:
     """Set what PyTorch reads from the environment, as MMEngine does where there are GPUs."""
     environ = os.environ
-    if 'SLURM_STEP_NODELIST' not in environ:
-        raise ValueError('--launcher slurm is for processes that srun has started')
     if 'MASTER_ADDR' not in environ:
         command = ['scontrol', 'show', 'hostnames', environ['SLURM_STEP_NODELIST']]
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise ValueError(f'{" ".join(command)}: {found.stderr.strip()}; or set MASTER_ADDR')
         environ['MASTER_ADDR'] = found.stdout.split()[0]
     environ.setdefault('MASTER_PORT', '29500')
     for name, of_slurm in (('RANK', 'PROCID'), ('LOCAL_RANK', 'LOCALID'), ('WORLD_SIZE', 'NTASKS')):

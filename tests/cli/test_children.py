@@ -43,8 +43,10 @@ def test_the_result_is_that_of_the_program():
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_a_program_ends_with_the_one_that_started_it(number, tmp_path):
+    """Also one that goes on at SIGTERM, as a training in a SLURM job."""
     mark = str(tmp_path / 'mark')
-    child = [sys.executable, '-c', 'import time; time.sleep(600)', mark]
+    stays = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'
+    child = [sys.executable, '-c', stays, mark]
     # A shell that runs the tests in the background lets them ignore SIGINT.
     code = 'import signal; signal.signal(signal.SIGINT, signal.default_int_handler); '
     code += f'from mmlape.cli import run_child; run_child({child!r})'
@@ -57,7 +59,7 @@ def test_a_program_ends_with_the_one_that_started_it(number, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_fit_leaves_no_process(tmp_path):
-    """Neither the training nor its data workers."""
+    """Neither the training nor its data workers, which go on at SLURM's SIGTERM."""
     data, out = tmp_path / 'data', tmp_path / 'out'
     for name in names(6):
         image(data / 'images' / name)
@@ -74,12 +76,16 @@ def test_a_killed_fit_leaves_no_process(tmp_path):
     command += ['--epochs', '1000', '--size', '32', '--workers', '2']
     with (tmp_path / 'log').open('w') as log:
         fit = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=tmp_path, env=dict(os.environ, OMP_NUM_THREADS='1')
-        )
+            command, stdout=log, stderr=log, cwd=tmp_path,
+            env=dict(os.environ, OMP_NUM_THREADS='1', SLURM_JOB_ID='1'),
+        )  # fmt: skip
     assert wait_for(lambda: 'Epoch(train)' in (tmp_path / 'log').read_text(), 300), (
         tmp_path / 'log'
     ).read_text()
     assert len(processes(str(out))) >= 4  # fit, the training, two workers
+    fit.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        fit.wait(3)
     fit.kill()
     fit.wait(60)
     assert wait_for(lambda: not processes(str(out)), 60), processes(str(out))

@@ -36,6 +36,8 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(processes, 'init_dist', record('init_dist'))
     monkeypatch.setattr(processes, 'set_multi_processing', record('set_multi_processing'))
+    for name in ('RANK', 'SLURM_STEP_NODELIST', 'OMPI_COMM_WORLD_LOCAL_RANK'):
+        monkeypatch.setenv(name, '0')
     monkeypatch.setattr(torch.distributed, 'init_process_group', record('init_process_group'))
     return made
 
@@ -77,25 +79,40 @@ def test_without_a_gpu_processes_use_gloo_and_the_wrapper_names_no_device(calls,
         pass
 
 
+@pytest.mark.parametrize(
+    ('launcher', 'program'), [('pytorch', 'torchrun'), ('slurm', 'srun'), ('mpi', 'mpirun')]
+)
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+def test_processes_that_no_launcher_has_started(launcher, program, device, calls, monkeypatch):
+    monkeypatch.setattr(processes, 'get_device', lambda: device)
+    for name in ('RANK', 'SLURM_STEP_NODELIST', 'OMPI_COMM_WORLD_LOCAL_RANK'):
+        monkeypatch.delenv(name)
+    says = f'--launcher {launcher} is for processes that {program} has started'
+    with pytest.raises(ValueError, match=says), joined(config(launcher)):
+        pass
+    assert calls == []
+
+
 def test_without_a_gpu_ranks_and_the_address_are_those_of_slurm(calls, monkeypatch, tmp_path):
     """Those of the step, which may have fewer nodes than its job. tests/slurm runs it in a real one."""
     monkeypatch.setattr(processes, 'get_device', lambda: 'cpu')
     job = dict(PROCID='5', LOCALID='1', NTASKS='8', NODELIST='n[1-4]')
     names = ('MASTER_ADDR', 'MASTER_PORT', 'RANK', 'LOCAL_RANK', 'WORLD_SIZE')
-    for name in (*names, 'SLURM_STEP_NODELIST'):
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in job.items():
         monkeypatch.setenv(f'SLURM_{name}', value)
-    with (
-        pytest.raises(ValueError, match='processes that srun has started'),
-        joined(config('slurm')),
-    ):
-        pass
-    monkeypatch.setenv('SLURM_STEP_NODELIST', 'n[3-4]')
     scontrol = tmp_path / 'scontrol'
-    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[3-4]" ] && printf "n3\\nn4\\n"\n')
+    scontrol.write_text(
+        '#!/bin/sh\n'
+        'if [ "$*" = "show hostnames n[3-4]" ]; then printf "n3\\nn4\\n"; else echo "no $3" >&2; exit 1; fi\n'
+    )
     scontrol.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}{os.pathsep}{os.environ["PATH"]}')
+    says = 'scontrol show hostnames 0: no 0; or set MASTER_ADDR'
+    with pytest.raises(ValueError, match=says), joined(config('slurm')):
+        pass
+    monkeypatch.setenv('SLURM_STEP_NODELIST', 'n[3-4]')
     with joined(config('slurm')):
         pass
     assert [os.environ.pop(name) for name in names] == ['n3', '29500', '5', '1', '8']

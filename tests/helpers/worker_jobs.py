@@ -25,6 +25,7 @@ def handler_at_import(job: int, report: Callable[[float], None]) -> int:
 
 
 def linger(job: int, report: Callable[[float], None]) -> None:
-    """Say that it has begun, and stay."""
+    """Say that it has begun, and stay, also at SIGTERM, as a training in a SLURM job."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report(0.5)
     time.sleep(600)

@@ -61,7 +61,7 @@ def run_jobs(
             yield report
     finally:
         for process in processes:
-            process.terminate()
+            process.kill()  # in a SLURM job, a training remembers SIGTERM and goes on
         for process in processes:
             process.join()
 
