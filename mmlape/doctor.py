@@ -295,8 +295,6 @@ def _loss_of_random_image(config: Any) -> float:
 
     model = training_model(config)
     batch = random_batch(config, _SIZE)
-    channels = len(config.model.get('data_preprocessor', {}).get('mean') or [0, 0, 0])
-    batch['inputs'] = [image[:1].expand(channels, -1, -1) for image in batch['inputs']]
     with DefaultScope.overwrite_default_scope(config.default_scope):
         loss, _ = model.parse_losses(model(**model.data_preprocessor(batch, True), mode='loss'))
         loss.backward()

@@ -42,6 +42,11 @@ class ChildRegistry(root.Registry):
         super().__init__(*args, **kwargs)
         self.by_name = by_name
 
+    def import_from_location(self) -> None:
+        """Import the components; without locations, upstream's looks for modules that are not there, and warns."""
+        if self._locations:
+            super().import_from_location()
+
     @property
     def module_dict(self) -> dict[str, type]:
         """Components by name."""

@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from mmlape.layers.block import Block
 from mmlape.position import AttentionPosition
+from mmlape.registry import ChildRegistry
+from mmlape.shipped import read_config
 
 IMAGES = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
 OUTSIDE_OF_BLOCKS = (
@@ -125,3 +127,12 @@ def test_autocast(name):
     with torch.autocast('cpu', dtype=torch.bfloat16):  # float16 is trained with a loss scale
         trained = step(model.train(), image)
     assert all(tensor.isfinite().all() for tensor in tree_leaves([gradients, trained]))
+
+
+def test_a_registry_without_locations_does_not_look_for_modules(monkeypatch):
+    """Upstream's would, once a config has been read, and warn that mmlape is not installed."""
+    read_config('segmenter_deit-t-lape_mask_8xb1-160k_ade20k-512x512')
+    said = []
+    monkeypatch.setattr('mmengine.logging.print_log', lambda text, **_: said.append(text))
+    made = ChildRegistry('task util', scope='mmlape', by_name={})
+    assert not made.has_own('DarkBackground') and not made.module_dict and not said

@@ -14,12 +14,13 @@ from docs_pages import REPO
 from mmengine.registry import MODELS, DefaultScope
 
 import mmlape
+from mmlape import doctor
 from mmlape.apps.app import Answers
 from mmlape.apps.export import Network, compare, made_images, runtime_settings
 from mmlape.apps.fit import FitOptions, config_text, find_data, find_model
 from mmlape.apps.fit.channels import loader_of
 from mmlape.config_text import read_config_text
-from mmlape.research.analysis import ModelPanels
+from mmlape.research.analysis import ModelPanels, measure_step_memory
 
 CHANNELS = 5
 SIDE = 96
@@ -76,6 +77,13 @@ def test_the_config_reads_normalises_and_has_the_channels(folder, tmp_path, mode
         network.data_preprocessor(dict(inputs=[torch.ones(CHANNELS, 64, 64)]))['inputs'].eq(1).all()
     )
     assert len(network.backbone(torch.randn(1, CHANNELS, 64, 64))) > 1
+
+
+def test_doctor_and_estimate_know_the_channels(folder, tmp_path):
+    cfg = config(folder, tmp_path)[1]
+    cfg.model.backbone.vit.init_cfg = None
+    assert doctor._step(cfg).startswith('works on a random image')
+    assert measure_step_memory(cfg, image_size=(96, 96)).total > 0
 
 
 def test_images_of_8_bits_go_as_before(folder, tmp_path):

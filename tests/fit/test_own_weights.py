@@ -10,16 +10,15 @@ from mmengine.registry import MODELS as BUILT
 from mmengine.registry import DefaultScope
 from safetensors.torch import save_file
 
+import mmlape
 from mmlape.apps.fit import MODELS, FitOptions, OwnData, Part, config_text
 from mmlape.apps.fit.own_weights import own_checkpoint, start_from
 
 NAME = 'micro-adapter'
 
 
-def config(classes, weights='none', **options):
-    data = OwnData(
-        'detect', 'COCO', classes, Part('/d', '/d/a.json', 9), Part('/d', '/d/b.json', 3)
-    )
+def config(classes, weights='none', task='detect', **options):
+    data = OwnData(task, 'COCO', classes, Part('/d', '/d/a.json', 9), Part('/d', '/d/b.json', 3))
     how = FitOptions(weights=str(weights), **options)
     return Config.fromstring(config_text(data, MODELS[NAME], how, Path('/o')), '.py')
 
@@ -65,6 +64,19 @@ def test_the_same_classes(trained):
         assert told.endswith(name), 'all of it'
     assert config(('cat', 'dog'), trained.parent / 'backbone.pth').get('load_from') is None
     assert config(('cat', 'dog'), trained, frozen=True).model.backbone.vit.frozen_stages
+
+
+@pytest.mark.parametrize('shared', [False, True])
+def test_steps_of_that_models_images_are_told(shared, tmp_path):
+    """Its weights know no other images."""
+    path = tmp_path / ('nuclei' if shared else 'nuclei.safetensors')
+    model = mmlape.load('nuclei', device='cpu', optimized=False)
+    (model.save_folder if shared else model.save)(path)
+    told = start_from(own_checkpoint(str(path)), config(('a',), path, task='instance'), ('a',))[1]
+    assert told.endswith('went through DarkBackground too, which the pipelines of fit.py lack')
+    cfg = config(('a',), path, task='instance')
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='mmlape.DarkBackground'))
+    assert 'DarkBackground' not in start_from(own_checkpoint(str(path)), cfg, ('a',))[1]
 
 
 @pytest.mark.parametrize('classes', [('dog', 'cow'), ('dog', 'cat'), ('a', 'b', 'c')])

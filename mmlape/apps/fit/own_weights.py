@@ -12,10 +12,12 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DefaultScope
 
+from mmlape.apps.inference.folders import folder_config, shared_folder
 from mmlape.checkpoints.conversion import BACKBONE, tensors_of
 from mmlape.checkpoints.matching import match
 from mmlape.checkpoints.reading import DELTA, read_with_texts
 from mmlape.checkpoints.report import listed
+from mmlape.checks import type_name
 from mmlape.registry import MODELS
 from mmlape.training.last_checkpoint import best_checkpoint, last_complete_checkpoint
 
@@ -112,9 +114,29 @@ def start_from(path: Path, cfg: Config, classes: Sequence[str]) -> tuple[Content
     if report.fresh:
         places = dict.fromkeys(name.rpartition('.')[0] for name in report.fresh)
         told += f'; these parts start anew: {listed(places, _MANY)}'
+    if steps := _missing_steps(path, meta, cfg):
+        told += f"; its images went through {listed(steps, _MANY)} too, which the pipelines of fit.py lack"
     if same and path.suffix == '.pth':
         return path, told
     return lambda: _saved(state), told
+
+
+def _missing_steps(path: Path, meta: Mapping[str, Any], cfg: Config) -> list[str]:
+    """Types of the steps by which that model's test pipeline changes images and that of ``cfg`` does not."""
+    if shared_folder(path):
+        before = folder_config(path)
+    elif text := meta.get('cfg'):
+        before = Config.fromstring(text, '.py')  # data alone: others are left out where it is read
+    else:
+        return []
+    here, there = (
+        {type_name(step): None for step in config.test_dataloader.dataset.pipeline}
+        for config in (cfg, before)
+    )
+    return [
+        name for name in there
+        if name not in here and 'Resize' not in name and not name.startswith(('Load', 'Pack'))
+    ]  # fmt: skip
 
 
 def _saved(state: Mapping[str, Any]) -> bytes:

@@ -19,8 +19,10 @@ from mmengine.structures import InstanceData, PixelData
 from numpy.polynomial import Polynomial
 from torch import Tensor, nn
 
+from mmlape.checks import type_name
 from mmlape.runtime.private import FakeTensorMode, tree_leaves
 from mmlape.training.check_data import datasets_of
+from mmlape.training.load_image import LoadImage
 
 from .live_bytes import bytes_kept, peak_live_bytes
 
@@ -90,7 +92,7 @@ def measure_step_memory(
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             _make_fake(model, fake)
             optimizer = _optimizer_bytes(model, config)
-            image = torch.empty(1, 3, *image_size)
+            image = torch.empty(1, image_channels(config), *image_size)
             with torch.autocast('cpu', torch.bfloat16, enabled=amp):
                 backbone = bytes_kept(model, partial(model.extract_feat, image))
     of_an_image = backbone + heads(image_size[0] * image_size[1])
@@ -109,15 +111,11 @@ def training_size(config: Config) -> tuple[int, int]:
     """(height, width) of training images: of padding, the last crop or the largest scale, else 800 x 1344."""
     preprocessor = config.model.get('data_preprocessor') or {}
     augments = preprocessor.get('batch_augments') or []
-    data = [
-        *datasets_of(config, 'train'),
-        config.train_dataloader.dataset,
-    ]  # a wrapper may have its own
-    pipeline = [step for each in data for step in each.get('pipeline') or []]
+    pipeline = _training_steps(config)
     crops = [step['crop_size'] for step in pipeline if 'crop_size' in step]
     crops = [(each, each) if isinstance(each, int) else each for each in crops]
     crops = [each for each in crops if all(isinstance(side, int) for side in each)]  # not relative
-    resized = [step for step in pipeline if step['type'] in ('Resize', 'RandomResize')]
+    resized = [step for step in pipeline if type_name(step) in ('Resize', 'RandomResize')]
     scales = [_largest(step) for step in resized if isinstance(step.get('scale'), (list, tuple))]
     sizes = [
         *(augment['size'] for augment in augments if 'size' in augment),
@@ -128,6 +126,20 @@ def training_size(config: Config) -> tuple[int, int]:
     ]
     height, width = next(size for size in sizes if size)
     return height, width
+
+
+def _training_steps(config: Config) -> list[Mapping[str, Any]]:
+    wrapper = (config.get('train_dataloader') or {}).get('dataset') or {}  # may have its own
+    data = [*datasets_of(config, 'train'), wrapper]
+    return [step for each in data for step in each.get('pipeline') or []]
+
+
+def image_channels(config: Config) -> int:
+    """Channels of training images: of ``mmlape.LoadImage``, else of the preprocessor's mean, else 3."""
+    loaders = [step for step in _training_steps(config) if type_name(step) == LoadImage.__name__]
+    if loaders:
+        return loaders[0]['channels']
+    return len((config.model.get('data_preprocessor') or {}).get('mean') or [0, 0, 0])
 
 
 def _largest(step: Mapping[str, Any]) -> list[int]:
@@ -143,7 +155,8 @@ def random_batch(
     """A batch of one random image of a ``size`` (height, width) with objects, or with classes in squares."""
     generator = torch.Generator().manual_seed(seed)
     height, width = size
-    image = torch.randint(0, 256, (3, height, width), generator=generator, dtype=torch.uint8)
+    shape = (image_channels(config), height, width)
+    image = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     meta: dict[str, Any] = dict(
         img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size
     )
