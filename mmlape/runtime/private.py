@@ -103,10 +103,11 @@ def storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def compiled_package(program: Any, path: str) -> Callable[[Tensor], Any]:
+def compiled_package(program: Any, path: str, metadata: dict[str, str]) -> Callable[[Tensor], Any]:
     """Compile a ``torch.export`` program with AOTInductor into the package ``path`` (.pt2), and load it. PyTorch
     documents these functions under their private module."""
     from torch._inductor import aoti_compile_and_package, aoti_load_package
 
-    aoti_compile_and_package(program, package_path=path)
+    options = {'aot_inductor.metadata': metadata}
+    aoti_compile_and_package(program, package_path=path, inductor_configs=options)
     return aoti_load_package(path)

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import json
 import math
 import os
 import subprocess
@@ -214,7 +215,9 @@ def test_a_package_finds_nothing_one_box_and_several(tmp_path):
     """torchvision tells the compiler that at least two boxes remain."""
     network = Suppression()
     program = files.export_program(network, (64, 64), batch=True, sizes=False)
-    run = files.run_package(program, tmp_path / 'a.pt2')
+    run = files.run_package(program, tmp_path / 'a.pt2', dict(classes=['é"']))
+    kept = torch._inductor.aoti_load_package(str(tmp_path / 'a.pt2')).get_metadata()['mmlape']
+    assert json.loads(kept) == dict(classes=['é"'])
     for scores in ([0.0, 0.0], [0.5, 0.0], [0.5, 0.7], [0.5, 0.7, 0.6, 0.9]):
         image = np.zeros((1, 3, 64, 64), np.float32)
         image[0, 0, 0, : len(scores)] = scores

@@ -127,5 +127,5 @@ def test_a_compiled_package(tmp_path):
     layer = nn.Linear(3, 2).eval()
     with torch.no_grad():
         program = torch.export.export(layer, (torch.ones(1, 3),))
-        run = private.compiled_package(program, str(tmp_path / 'layer.pt2'))
+        run = private.compiled_package(program, str(tmp_path / 'layer.pt2'), dict(a='b'))
         torch.testing.assert_close(run(torch.ones(1, 3)), layer(torch.ones(1, 3)))

@@ -88,10 +88,12 @@ def finish(path: Path) -> None:
     onnx.save(model, str(path))
 
 
-def run_package(program: Any, path: Path) -> Callable[[np.ndarray], list[np.ndarray]]:
+def run_package(
+    program: Any, path: Path, settings: dict
+) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Compile with AOTInductor into a package (.pt2) for this kind of processor, which needs a C++ compiler; how to run
     it."""
-    package = compiled_package(program, str(path))
+    package = compiled_package(program, str(path), {METADATA: json.dumps(settings or {})})
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         found = package(torch.from_numpy(np.ascontiguousarray(images)))  # it trusts the strides

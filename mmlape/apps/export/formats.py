@@ -98,7 +98,7 @@ def _write_onnx(job: Job, out: Path) -> Run:
 def _write_package(job: Job, out: Path) -> Run:
     from .files import run_package
 
-    return run_package(job.program(), out)
+    return run_package(job.program(), out, job.settings)
 
 
 # The help of --to and its messages are made from this; ONNX alone has files of other precisions.
