@@ -496,6 +496,18 @@ def make(folder):
     return folder
 
 
+@pytest.mark.parametrize(
+    ('task', 'name', 'words'),
+    [('detect', 'nucleus', 'boxes of nucleus'), ('segment', 'cell', 'label maps of cell')],
+)
+def test_a_checkpoint_that_answers_something_else(task, name, words, monkeypatch):
+    model = SimpleNamespace(finds_boxes=True, classes=('cell',))
+    monkeypatch.setattr(evidence, 'Model', lambda *_: model)
+    data = SimpleNamespace(task=task, classes=[name])
+    with pytest.raises(ValueError, match=f'a.pth finds boxes of cell; the data have {words}'):
+        evidence._scored(Path('a.pth'), None, data, None)
+
+
 @pytest.mark.slow
 def test_a_run_is_trained_scored_and_evaluated_again_by_the_command(
     tmp_path, maps, monkeypatch, capsys

@@ -18,6 +18,7 @@ from mmlape.layers.attention import AttentionLayer
 from mmlape.position import AttentionPosition, Joining, PositionEmbedding
 from mmlape.registry import HOOKS, MODELS, OPTIM_WRAPPER_CONSTRUCTORS
 from mmlape.training import check_config
+from mmlape.training.load_image import LoadImage
 
 NAN, INF = math.nan, math.inf
 ARCH = dict(embed_dims=16, depth=2, num_heads=4, mlp_ratio=2)
@@ -499,6 +500,32 @@ def test_warm_ups_of_two_stages():
     check_config(dict(param_scheduler=[dict(warmup=(0, 5))]))
     wrong = dict(param_scheduler=[dict(warmup=(5, -1))])
     refused(lambda: check_config(wrong), 'param_scheduler.0.warmup must be at least 0, got -1')
+
+
+TRANSFORMS = {
+    'brightest must be 0 to 255, got 300': part('DarkBackground', brightest=300),
+    "unexpected keyword argument 'brightness'; did you mean 'brightest'": part(
+        'DarkBackground', brightness=9
+    ),
+    'mean must have 2 values': part('LoadImage', channels=2, mean=[0.0]),
+    'channels': dict(type=LoadImage),
+}
+
+
+@pytest.mark.parametrize('words', TRANSFORMS)
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+@pytest.mark.parametrize('wrapped', ['', 'dataset', 'datasets'])
+def test_transforms(words, split, wrapped):
+    def cfg(step):
+        data = dict(type='CocoDataset', pipeline=[dict(type='Resize', scale=1), step])
+        if wrapped:
+            data = {'type': 'Wrapper', wrapped: data if wrapped == 'dataset' else [data]}
+        return {f'{split}_dataloader': dict(dataset=data)}
+
+    check_config(cfg(part('DarkBackground', brightest=255)))
+    refused(lambda: check_config(cfg(TRANSFORMS[words])), words)
+    own = dict(dataset=dict(type='MultiImageMixDataset', dataset={}, pipeline=[TRANSFORMS[words]]))
+    refused(lambda: check_config(dict(train_dataloader=own)), words)
 
 
 def test_a_strategy_may_bring_optimizers():

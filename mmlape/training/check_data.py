@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, OPTIMIZERS
+from mmengine.registry import DATASETS, OPTIMIZERS, Registry
 from mmengine.runner import Runner
 from mmengine.runner.priority import Priority, get_priority
 
@@ -27,7 +27,7 @@ from mmlape.checks import (
     did_you_mean,
     type_name,
 )
-from mmlape.registry import HOOKS, RUNNERS
+from mmlape.registry import HOOKS, RUNNERS, TRANSFORMS
 
 from .check_names import check_names, config_values
 from .checkpoint_hooks import built_loops
@@ -126,14 +126,14 @@ _RULES: dict[str, Callable[[str, Any], Any]] = {
 
 def check_config(cfg: Config | Mapping[str, Any]) -> None:
     """Check what upstream does not: numbers (optimizers, schedules, intervals, batch sizes, workers, the seed), options
-    of our hooks, that optimizers are registered, that no class name of a data set comes twice, that FSDP is ours, that
-    variables of the environment reach the network that they are for, and that no name is misspelt
+    of our hooks and transforms, that optimizers are registered, that no class name of a data set comes twice, that FSDP
+    is ours, that variables of the environment reach the network that they are for, and that no name is misspelt
     (:func:`~mmlape.training.check_names.check_names`).
 
     Raises:
         ValueError: If a value is out of range, an optimizer is unknown, a class name comes twice, a variable reaches
             nothing, or a name is misspelt.
-        TypeError: If a value has the wrong type, or one of our hooks has no such option.
+        TypeError: If a value has the wrong type, or one of our hooks or transforms has no such option.
     """
     accepted = dict(_RULES)
     # DeepSpeed's and ColossalAI's optimizers are registered when their strategy is built.
@@ -146,12 +146,23 @@ def check_config(cfg: Config | Mapping[str, Any]) -> None:
             if value is not None and fnmatchcase(path, pattern):
                 check(path, value)
     for hook in (*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])):
-        kind = hook.get('type') if isinstance(hook, Mapping) else None
-        kind = HOOKS.get(kind) if str(kind).startswith('mmlape.') else kind
-        if isinstance(kind, type) and kind.__module__.startswith('mmlape.'):
+        if kind := _our_kind(hook, HOOKS):
             options = {key: hook[key] for key in hook if key not in ('type', 'priority')}
             check_options(kind, options)
+    for split in ('train', 'val', 'test'):
+        for step in pipeline_steps(cfg, split):
+            if kind := _our_kind(step, TRANSFORMS):
+                options = {key: step[key] for key in step if key != 'type'}
+                check_options(kind, options)
+                kind(**options)  # checks their values
     check_names(cfg)
+
+
+def _our_kind(part: Any, registry: Registry) -> type | None:
+    """The class that a part of a config names; None if it is none of ours."""
+    kind = part.get('type') if isinstance(part, Mapping) else None
+    kind = registry.get(kind) if str(kind).startswith('mmlape.') else kind
+    return kind if isinstance(kind, type) and kind.__module__.startswith('mmlape.') else None
 
 
 def datasets_of(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:
@@ -164,6 +175,14 @@ def datasets_of(cfg: Config | Mapping[str, Any], split: str) -> Iterator[Mapping
             found[:0] = inner if isinstance(inner, (list, tuple)) else [inner]
             if inner is None:
                 yield config
+
+
+def pipeline_steps(cfg: Config | Mapping[str, Any], split: str) -> list[Mapping[str, Any]]:
+    """The steps of all pipelines of a split's data sets, and of the outermost wrapper's own."""
+    wrapper = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
+    data = [*datasets_of(cfg, split)]
+    data += [] if wrapper in data else [wrapper]
+    return [step for each in data for step in each.get('pipeline') or []]
 
 
 def check_data_is_there(cfg: Config | Mapping[str, Any], splits: Sequence[str]) -> None:

@@ -89,10 +89,10 @@ def finish(path: Path) -> None:
 
 
 def run_package(
-    program: Any, path: Path, settings: dict
+    program: Any, path: Path, settings: dict | None = None
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Compile with AOTInductor into a package (.pt2) for this kind of processor, which needs a C++ compiler; how to run
-    it."""
+    it. ``settings`` (default: none) go into its metadata."""
     package = compiled_package(program, str(path), {METADATA: json.dumps(settings or {})})
 
     def run(images: np.ndarray) -> list[np.ndarray]:

@@ -17,7 +17,7 @@ from mmlape.apps.inference.samples import instances_of
 from mmlape.checks import type_name
 from mmlape.pixels import picture_of
 from mmlape.training.cached_features import random_state
-from mmlape.training.check_data import datasets_of
+from mmlape.training.check_data import pipeline_steps
 from mmlape.training.data_audit import evenly_spaced
 
 BATCH = 'training_batch.jpg'
@@ -38,11 +38,7 @@ def draw_batch(cfg: Config, path: Path, dataset: Any = None) -> Path:
         with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
             dataset = registry.build(cfg.train_dataloader.dataset)
     # MMCV's loader gives BGR of 8 bits, ours channels in the order of the file, normalised.
-    plain = not any(
-        type_name(step) == 'LoadImage'
-        for config in datasets_of(cfg, 'train')
-        for step in config.get('pipeline', ())
-    )
+    plain = not any(type_name(step) == 'LoadImage' for step in pipeline_steps(cfg, 'train'))
     seen = _with_own_transforms(dataset)
     with random_state(0):
         items = [seen[index] for index in evenly_spaced(range(len(seen)), _IMAGES)]

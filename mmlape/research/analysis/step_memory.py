@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mmlape.checks import type_name
 from mmlape.runtime.private import FakeTensorMode, tree_leaves
-from mmlape.training.check_data import datasets_of
+from mmlape.training.check_data import pipeline_steps
 from mmlape.training.load_image import LoadImage
 
 from .live_bytes import bytes_kept, peak_live_bytes
@@ -111,7 +111,7 @@ def training_size(config: Config) -> tuple[int, int]:
     """(height, width) of training images: of padding, the last crop or the largest scale, else 800 x 1344."""
     preprocessor = config.model.get('data_preprocessor') or {}
     augments = preprocessor.get('batch_augments') or []
-    pipeline = _training_steps(config)
+    pipeline = pipeline_steps(config, 'train')
     crops = [step['crop_size'] for step in pipeline if 'crop_size' in step]
     crops = [(each, each) if isinstance(each, int) else each for each in crops]
     crops = [each for each in crops if all(isinstance(side, int) for side in each)]  # not relative
@@ -128,15 +128,10 @@ def training_size(config: Config) -> tuple[int, int]:
     return height, width
 
 
-def _training_steps(config: Config) -> list[Mapping[str, Any]]:
-    wrapper = (config.get('train_dataloader') or {}).get('dataset') or {}  # may have its own
-    data = [*datasets_of(config, 'train'), wrapper]
-    return [step for each in data for step in each.get('pipeline') or []]
-
-
 def image_channels(config: Config) -> int:
     """Channels of training images: of ``mmlape.LoadImage``, else of the preprocessor's mean, else 3."""
-    loaders = [step for step in _training_steps(config) if type_name(step) == LoadImage.__name__]
+    steps = pipeline_steps(config, 'train')
+    loaders = [step for step in steps if type_name(step) == LoadImage.__name__]
     if loaders:
         return loaders[0]['channels']
     return len((config.model.get('data_preprocessor') or {}).get('mean') or [0, 0, 0])

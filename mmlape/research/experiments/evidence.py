@@ -263,7 +263,15 @@ def _scored(
     if isinstance(data, FolderData):
         return accuracy_of(checkpoint, cfg, part, view)
     safe_loading()
-    return score(Model(cfg, checkpoint), data, part, view)
+    model = Model(cfg, checkpoint)
+    finds_boxes, classes = data.task != 'segment', tuple(data.classes)
+    if (model.finds_boxes, model.classes) != (finds_boxes, classes):
+        answers = [
+            f'{"boxes" if boxes else "label maps"} of {", ".join(names)}'
+            for boxes, names in ((model.finds_boxes, model.classes), (finds_boxes, classes))
+        ]
+        raise ValueError(f'{checkpoint} finds {answers[0]}; the data have {answers[1]}')
+    return score(model, data, part, view)
 
 
 def _add_view(found: dict, view: str, checkpoint: Path, cfg: Config, data: Any) -> None:
