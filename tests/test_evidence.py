@@ -27,7 +27,7 @@ from mmlape.apps.fit import find_data
 from mmlape.apps.inference.results import MaskCrop, Result, read_picture
 from mmlape.research.demo.workers import Report
 from mmlape.research.experiments import evidence, kinds, plan, scores, statistics, study
-from mmlape.research.experiments.page import MARKS, differences_table
+from mmlape.research.experiments.page import MARKS, differences_table, write_pages
 from mmlape.research.experiments.recipes import (
     DATA,
     DEFAULT,
@@ -311,6 +311,8 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
     marks = '<!-- tiny: written by the command -->', '<!-- end of tiny -->'
     for page in ('evidence.md', 'fine_tuning.md'):
         (docs / page).write_text('\n'.join(['# Evidence', *marks, 'and more']))
+    with pytest.raises(ValueError, match='no record, so the pages stay as they are'):
+        write_pages(docs, docs)
     run(table=True, write_docs=True)
     for page in ('evidence.md', 'fine_tuning.md'):
         text = (docs / page).read_text()
@@ -440,6 +442,9 @@ def test_images_by_their_kind(tmp_path, monkeypatch):
     dataset = DATASETS.build(kinds.with_rare_kinds(cfg.train_dataloader.dataset, 3))
     seen = [Path(dataset.get_data_info(i)['img_path']).stem for i in range(len(dataset))]
     assert sorted(seen) == [*'0', *'111', *'222']
+    dark = {**cfg.train_dataloader.dataset, 'indices': [0]}
+    with pytest.raises(ValueError, match='all 1 training images are dark'):
+        kinds.with_rare_kinds(dark, 3)
     pictures = [SimpleNamespace(name=path.name, image=read_picture(path))
                 for path in sorted((root / 'val').iterdir())]  # fmt: skip
     monkeypatch.setattr(scores, 'truths', lambda *_: pictures)
@@ -450,6 +455,9 @@ def test_images_by_their_kind(tmp_path, monkeypatch):
         ('dark', '0.jpg'), ('coloured', '2.jpg'), ('inverted', '0.jpg'),
     ]  # fmt: skip
     assert [round(pair[2]) for pair in pairs] == [20, 160, 235]
+    del pictures[2]
+    with pytest.raises(ValueError, match="has no image for the view 'coloured'"):
+        scores.score(model, data, data.val, 'coloured')
 
 
 def test_a_network_starts_with_the_classifier_of_its_seed(tmp_path, maps, monkeypatch):

@@ -119,6 +119,8 @@ MISTAKES = {
     'experiment position --only lape': "--only: invalid choice: 'lape' (choose from 'default-learned'",
     'experiment list_ops --only LN --only GRN': "--only: invalid choice: 'GRN'",
     'test setup.py x://y.pth --wait-time -1': '--wait-time: must be a number not below 0',
+    'experiment camvid --table --only LaPE': '--only is for runs, and --table runs nothing',
+    'experiment camvid --evaluate x://y.pth --seeds 1': '--seeds is for runs, and --evaluate runs nothing',
     'experiment camvid --part test': '--part goes with --evaluate',
     'picture dtn_ratios none': "runs: there is no file and no folder 'none'",
     'experiment camvid --work-dir setup.py': "--work-dir: 'setup.py' is not a folder",

@@ -83,7 +83,8 @@ def serve(options, folder):
     )
     if note := model.score_note('the slider'):
         print(note)
-    print(f'http://{options.host}:{options.port}  (Ctrl-C ends it)', flush=True)
+    host = f'[{options.host}]' if ':' in options.host else options.host
+    print(f'http://{host}:{options.port}  (Ctrl-C ends it)', flush=True)
     examples = [*map(str, options.example)]
     if options.model == 'nuclei' and not examples:
         examples = [str(Path(folder, 'drawn.png'))]

@@ -56,6 +56,10 @@ def parse_arguments():
         sys.exit()
     if options.part != 'val' and not options.evaluate:
         parser.error('--part goes with --evaluate')
+    if mode := '--evaluate' if options.evaluate else '--table' if options.table else None:
+        for name in ('only', 'seeds', 'workers'):
+            if getattr(options, name) is not None:
+                parser.error(f'--{name} is for runs, and {mode} runs nothing')
     with usage():
         if options.name != 'all' and options.name not in EXPERIMENTS:
             hint = did_you_mean(options.name, EXPERIMENTS)

@@ -75,7 +75,7 @@ def read_metrics(path):
         found = json.loads(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'--metrics {path} cannot be read as JSON: {error}') from None
-    if not isinstance(found, dict):
+    if not (isinstance(found, dict) and all(type(each) in (int, float) for each in found.values())):
         raise ValueError(f'--metrics {path} must be an object of figures by name')
     return found
 

@@ -271,6 +271,10 @@ def test_the_command(commands, tmp_path, monkeypatch):
     assert '| license | apache-2.0 |' in card and 'resized to fit 512 x 512 pixels' in card
     Path(tmp_path, 'y').touch()
     assert 'cannot be read as JSON' in commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')
+    for content in ('{"images": []}', '{"mask AP": "55"}', '{"good": true}', '[1]'):
+        Path(tmp_path, 'y').write_text(content)
+        said = commands.refused('share.py', 'nuclei', 'x', '--metrics', 'y')
+        assert 'must be an object of figures by name' in said
 
 
 @pytest.mark.parametrize(

@@ -38,5 +38,7 @@ def with_rare_kinds(dataset: dict[str, Any], times: int) -> dict[str, Any]:
     built = DATASETS.build(dataset)
     paths = [built.get_data_info(number)['img_path'] for number in range(len(built))]
     rare = [n for n, path in enumerate(paths) if kind_of(read_picture(path)) != 'dark']
+    if not rare:
+        raise ValueError(f'all {len(paths)} training images are dark')
     again = dict(type='RepeatDataset', times=times - 1, dataset={**dataset, 'indices': rare})
     return dict(type='ConcatDataset', datasets=[dataset, again])

@@ -33,7 +33,9 @@ ELSEWHERE = ('camvid-tuning', 'nuclei-tuning')
 
 
 def write_pages(docs: Path, records: Path) -> None:
-    """Write the tables that a page has a place for, and the picture of all differences."""
+    """Write the tables that a page has a place for, and the picture of all differences; ValueError without a record."""
+    if not any(records.glob('evidence_*.json')):
+        raise ValueError(f'{records} has no record, so the pages stay as they are')
     for page in (docs / name for name in PAGES):
         text = page.read_text(encoding='utf-8')
         for name, experiment in EXPERIMENTS.items():

@@ -46,6 +46,8 @@ def score(model: Model, data: OwnData, part: Part, view: str | None = None) -> d
         :func:`samples_of`, by name; ``parameters``.
     """
     seen = list(_seen(model, data, part, view))
+    if not seen:
+        raise ValueError(f'{part.images} has no image for the view {view!r}')
     samples = samples_of(len(seen))
     if not model.finds_boxes:
         metrics, sampled = _label_maps(seen, samples)
