@@ -7,7 +7,6 @@ Writes ``flow_<part>_<image>`` (Figure 8), ``flow_alone_<part>_<image>`` (Figure
 `mmlape docs pictures`.
 """
 
-from mmlape.checks import check_positive_int
 from mmlape.cli.arguments import at_least
 from mmlape.cli.pictures import POSITION, Command, run
 from mmlape.research import analysis
@@ -21,7 +20,6 @@ def main() -> None:
     count = 'channels of each kind in Figure 8 (default 3)'
     command.add('--count', type=at_least(1), default=3, help=count)
     options = command.parse()
-    check_positive_int('--count', options.count)
     backbone = command.backbone()
     initial = options.checkpoint is None and not options.pretrained
     note = 'initial values' if initial else ''

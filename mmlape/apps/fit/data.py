@@ -340,12 +340,3 @@ def one_of(names: Iterable[str]) -> str:
     """``a, b or c``."""
     *others, last = names
     return f'{", ".join(others)} or {last}' if others else last
-
-
-def formats_table() -> str:
-    """The rows of :data:`FORMATS` in docs/fit.md."""
-    rows = ['| format | recognised by | task |', '|---|---|---|']
-    for name, form in FORMATS.items():
-        tasks = ', or '.join(f'`{task}`' for task in form.tasks)
-        rows.append(f'| {name} | {form.known_by} | {tasks} |')
-    return '\n'.join(rows)
