@@ -99,6 +99,20 @@ def test_two_users_get_their_own_answers(address, model, pictures):
     assert users[0].predict(2, api_name='/correlate')['type'] == 'matplotlib'
 
 
+@pytest.mark.parametrize('name', ['a.tif', 'a.png', 'a.jpg'])
+def test_a_file_is_read_as_predict_reads_it(name, address, model, tmp_path):
+    """16 bits of grey, of which MMCV keeps the upper 8, and CMYK."""
+    image = drawn_nuclei()
+    if name == 'a.jpg':
+        Image.fromarray(np.stack([image] * 3, -1)).convert('CMYK').save(tmp_path / name)
+    else:
+        cv2.imwrite(str(tmp_path / name), image.astype(np.uint16) * 257)
+    (found,) = model.predict(tmp_path / name, score=0.3)
+    rows = find(client(address), tmp_path / name)[1]
+    assert len(rows) == len(found.boxes) > 20
+    assert [row[1] for row in rows] == [round(float(value), 3) for value in found.scores]
+
+
 def test_the_page_says_what_the_model_is_and_has_an_example(address, model, pictures):
     text = json.dumps(httpx.get(f'{address}config').json())
     assert 'M parameters' in text and 'classes**: nucleus' in text and 'fit 512 x 512' in text
@@ -117,7 +131,7 @@ def test_label_maps_have_shares_of_classes():
     assert answers.draw(found, 0.3)[1] == [['road', 0.75], ['sky', 0.25]]
 
 
-def test_wrong_and_large_files(address, tmp_path):
+def test_wrong_and_large_files(address, tmp_path, capfd):
     user = client(address)
     (tmp_path / 'wrong.png').write_text('no image')
     with pytest.raises(gradio_client.exceptions.AppError, match='this file is no image'):
@@ -129,6 +143,10 @@ def test_wrong_and_large_files(address, tmp_path):
     Image.new('1', (7000, 6000)).save(tmp_path / 'huge.png')
     with pytest.raises(gradio_client.exceptions.AppError, match='at most 40 megapixels'):
         find(user, tmp_path / 'huge.png')
+    Image.new('1', (20_000, 10_000)).save(tmp_path / 'bomb.png')
+    with pytest.raises(gradio_client.exceptions.AppError, match='no image that can be read'):
+        find(user, tmp_path / 'bomb.png')
+    assert 'Traceback' not in capfd.readouterr().err
 
 
 def test_the_browser_is_told_to_ask_no_other_host(address):

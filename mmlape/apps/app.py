@@ -19,9 +19,11 @@ import gradio as gr
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from matplotlib.figure import Figure
+from PIL import Image
 
 from mmlape.apps.inference import Model, Result
 from mmlape.apps.inference.about import about
+from mmlape.apps.inference.results import read_image
 
 MOST_PIXELS = 40_000_000  # per image
 MOST_BYTES = 15_000_000  # per file
@@ -54,7 +56,7 @@ class Answers:
         """Picture and table of what is found in an image ``(H, W, 3)``, RGB, and all of it for :meth:`draw`."""
         if image is None:
             return None, [], None
-        _check_size(image)
+        _check_size(*image.shape[:2])
         (found,) = self.model.predict(np.ascontiguousarray(image[..., ::-1]), score=0)
         return *self.draw(found, score), found
 
@@ -63,7 +65,7 @@ class Answers:
         if path is None:
             return None, None, [], None
         pixels = _read(self.model.read, path)
-        _check_size(pixels)
+        _check_size(*pixels.shape[:2])
         (found,) = self.model.predict(pixels, score=0)
         return found.image[..., ::-1], *self.draw(found, score), found
 
@@ -96,9 +98,14 @@ class Answers:
         return _or_error(self.panels.correlation, int(layer))
 
 
-def _check_size(image: np.ndarray) -> None:
-    if image.shape[0] * image.shape[1] > MOST_PIXELS:
-        raise gr.Error(
+def _error(text: str) -> gr.Error:
+    """For the user, not for the terminal."""
+    return gr.Error(text, print_exception=False)
+
+
+def _check_size(height: int, width: int) -> None:
+    if height * width > MOST_PIXELS:
+        raise _error(
             f'at most {MOST_PIXELS // 10**6} megapixels; `mmlape predict --tile` takes larger images'
         )
 
@@ -108,15 +115,26 @@ def _or_error(panel: Callable, *options: Any) -> Any:
     try:
         return panel(*options)
     except ValueError as error:
-        raise gr.Error(str(error)) from None
+        raise _error(str(error)) from None
 
 
 def _read(read: Callable, payload: Any) -> Any:
-    """Read an uploaded file with gradio; errors for the user do not show a path of the server."""
+    """Read an uploaded file; errors for the user do not show a path of the server."""
     try:
         return read(payload)
-    except (OSError, ValueError):
-        raise gr.Error('this file is no image that can be read') from None
+    except gr.Error:  # a ValueError too
+        raise
+    except (OSError, ValueError, Image.DecompressionBombError):
+        raise _error('this file is no image that can be read') from None
+
+
+def _pixels(otherwise: Callable, payload: Any) -> Any:
+    """Pixels ``(H, W, 3)``, RGB, of an upload, as ``mmlape predict`` reads a file: gradio makes 16 bits white."""
+    if payload is None or payload.path is None:
+        return otherwise(payload)
+    with Image.open(payload.path) as header:
+        _check_size(header.height, header.width)
+    return read_image(payload.path)[..., ::-1]
 
 
 def _described(facts: Mapping[str, str]) -> str:
@@ -149,7 +167,7 @@ def build(
                 interactive=not own,
             )
             # A subclass would make gradio write a file beside this one.
-            image.preprocess = partial(_read, image.preprocess)  # type: ignore[method-assign]
+            image.preprocess = partial(_read, partial(_pixels, image.preprocess))  # type: ignore[method-assign]
             picture = gr.Image(
                 label='prediction', interactive=False, format='png', buttons=_BUTTONS
             )
