@@ -141,8 +141,8 @@ def job_of(options, model, size):
     from mmlape.apps.export.network import Network
 
     network = Network(copy.deepcopy(model.model), model.loader)
-    size = size or settings.default_size(model.cfg, network.divisor)
     any_size = 'size' in options.dynamic
+    size = size or settings.default_size(model.cfg, network.divisor, any_size)
     least = network.least
     if any_size and least and any(side < limit for side, limit in zip(size, least)):
         raise ValueError(

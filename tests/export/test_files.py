@@ -281,10 +281,34 @@ def test_settings_of_a_segmentor():
     assert smaller['windows'] == dict(crop=[256, 96], stride=[170, 63])
 
 
+def test_the_size_of_a_file_is_asked_for_where_each_image_has_its_own():
+    """ADE20K's scale and that of `mmlape fit` only limit the longer side."""
+    test_cfg, pipeline = (
+        dict(mode='whole'),
+        [dict(type='Resize', scale=(640, 160), keep_ratio=True)],
+    )
+    data = dict(test_dataloader=dict(dataset=dict(pipeline=pipeline)))
+    cfg = Config(dict(data, model=dict(test_cfg=test_cfg)))
+    with pytest.raises(
+        ValueError, match=r'a shorter side of 160.*--size HEIGHTxWIDTH, or --dynamic'
+    ):
+        default_size(cfg, 32)
+    assert default_size(cfg, 32, any_size=True) == (160, 640)
+    pipeline[0].update(scale=(300, 160))
+    assert default_size(Config(dict(data, model=dict(test_cfg=test_cfg))), 32) == (160, 320)
+    pipeline[0].update(scale=(640, 160), keep_ratio=False)
+    assert default_size(Config(dict(data, model=dict(test_cfg=test_cfg))), 32) == (160, 640)
+    del pipeline[0]['scale']
+    bare = Config(dict(data, model={}))
+    with pytest.raises(ValueError, match='names no test size: give --size'):
+        default_size(bare, 32)
+    assert default_size(bare, 32, any_size=True) == (256, 384)
+
+
 def test_settings_of_a_detector():
-    pipeline = [dict(type='Resize', scale=(130, 60), keep_ratio=True)]
+    pipeline = [dict(type='Resize', scale=(120, 60), keep_ratio=True)]
     cfg = Config(dict(model={}, test_dataloader=dict(dataset=dict(pipeline=pipeline))))
-    assert default_size(cfg, 32) == (64, 160)
+    assert default_size(cfg, 32) == (64, 128)
     one = Config(
         dict(cfg, test_dataloader=dict(dataset=dict(pipeline=[dict(pipeline[0], scale=60)])))
     )

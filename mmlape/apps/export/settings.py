@@ -13,6 +13,9 @@ from mmlape.training.load_image import DarkBackground
 
 from .selection import Size
 
+_EXAMPLE = [384, 256]
+_LONGEST_RATIO = 2  # of the sides of a scale that is a size of images, such as (1333, 800)
+
 
 def runtime_settings(
     cfg: Config, network: Any, classes: tuple[str, ...], size: Size | None, score: float = SCORE
@@ -105,13 +108,27 @@ def _test_pipeline(cfg: Config) -> list:
     return dataset.pipeline
 
 
-def default_size(cfg: Config, divisor: int) -> Size:
-    """Height and width of a file for one size: a window, or the test pipeline's scale with the longer side across."""
+def default_size(cfg: Config, divisor: int, any_size: bool = False) -> Size:
+    """Height and width of a file for one size, else (``any_size``) an example of them: a window, or the test pipeline's
+    scale with the longer side across.
+
+    Raises:
+        ValueError: If there is no scale, or one that keeps the ratio of sides and only limits the longer one, as
+            ADE20K's (2048, 512).
+    """
     test_cfg: Any = cfg.model.get('test_cfg') or {}
     if test_cfg.get('mode') == 'slide':
         return tuple(test_cfg.crop_size)
-    scale, _ = test_scale(cfg)
+    scale, keep_ratio = test_scale(cfg)
+    if any_size:
+        scale, keep_ratio = scale or _EXAMPLE, False
+    wanted = 'give --size HEIGHTxWIDTH, or --dynamic batch,size'
     if scale is None:
-        raise ValueError('the config names no test size: give --size HEIGHTxWIDTH')
+        raise ValueError(f'the config names no test size: {wanted}')
+    if keep_ratio and scale[0] > _LONGEST_RATIO * scale[1]:
+        raise ValueError(
+            f'the test pipeline resizes images to a shorter side of {scale[1]}, so that each has a size of its own: '
+            f'{wanted}'
+        )
     width, height = (-(-side // divisor) * divisor for side in scale)
     return height, width
