@@ -118,9 +118,21 @@ _CROWDS = {None: 0, '0': 0, '1': 1}
 
 
 def mended(content: dict) -> tuple[dict, list[str]]:
-    """A COCO content in which what has one right mending is mended, and what was done, a line each: boxes without
-    ``iscrowd`` are no crowds, and ids of boxes that the evaluation cannot use become their numbers in the file."""
+    """A COCO content in which what has one right mending is mended, and what was done, a line each.
+
+    Boxes without ``iscrowd`` are no crowds, those without ``area`` get that of the box, and ids of boxes that the
+    evaluation cannot use become their numbers in the file.
+    """
     boxes, notes = content['annotations'], []
+    without = sum('area' not in box and 'bbox' in box for box in boxes)
+    if without:
+        boxes = [
+            {**box, 'area': box['bbox'][2] * box['bbox'][3]}
+            if 'area' not in box and 'bbox' in box
+            else box
+            for box in boxes
+        ]
+        notes.append(f"{without} boxes had no 'area': it is that of the box")
     crowds = [box.get('iscrowd') for box in boxes]
     strange = sum(each is None or each in ('0', '1') for each in crowds)
     if strange:

@@ -226,8 +226,11 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
     numbers = ', '.join(f'{name} {report.objects[name]}' for name in classes[:20])
     count = f'{len(images)} image{"s" * (len(images) != 1)}'
     report.notes.append(f'{count}, {len(used)} usable boxes ({numbers})')
-    for reason, number in Counter(reasons[reasons != ''].tolist()).items():
-        report.notes.append(f'{number} boxes are skipped by MMDetection: {reason}')
+    gone = Counter(reasons[reasons != ''].tolist())
+    told = [
+        f'{number} boxes are skipped by MMDetection: {reason}' for reason, number in gone.items()
+    ]
+    report.notes += told
     strange = [box['id'] for box in boxes if box.get('iscrowd') not in (None, 0, 1)]
     report.refuse(strange, "values of 'iscrowd' are neither 0 nor 1; ids of boxes")
     crowds = [box['id'] for box in kept if box.get('iscrowd')]
@@ -245,8 +248,8 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
         empty = no_part_inside(np.hstack([start, size]), limit) & (reasons == '')
         _refuse_slivers(boxes, homes, empty, report)
     if not used:
-        why = f": {len(crowds)} boxes mark crowds ('iscrowd': 1)" if crowds else ''
-        report.problems.append(f'no usable box is left{why}')
+        told += [f"{len(crowds)} boxes mark crowds ('iscrowd': 1)"] if crowds else []
+        report.problems.append(f'no usable box is left{": " * bool(told)}{"; ".join(told)}')
     if masks:
         _check_masks(kept, images, report)
     per_image = Counter(images[box['image_id']]['file_name'] for box in kept)

@@ -167,8 +167,8 @@ class TestCocoTraps:
     def test_files_that_pycocotools_cannot_read_are_written_anew(self, encoding, tmp_path):
         for part in ('train', 'val'):
             coco(tmp_path / f'{part}.json', names(3))
-        for name in names(3):
-            image(tmp_path / name)
+            for name in names(3):
+                image(tmp_path / part / name)
         content = json.loads((tmp_path / 'val.json').read_text())
         (tmp_path / 'val.json').write_text(json.dumps(content), encoding=encoding)
         data = find_data(tmp_path, tmp_path / 'out')
@@ -179,8 +179,8 @@ class TestCocoTraps:
     def test_boxes_that_the_evaluation_cannot_use_are_mended(self, tmp_path):
         for part in ('train', 'val'):
             coco(tmp_path / f'{part}.json', names(3))
-        for name in names(3):
-            image(tmp_path / name)
+            for name in names(3):
+                image(tmp_path / part / name)
         content = json.loads((tmp_path / 'val.json').read_text())
         for box in content['annotations']:
             box['id'] -= 1
@@ -251,7 +251,7 @@ class TestCocoTraps:
         coco(tmp_path / 'train.json', names(2), categories=('cat',))
         for name in names(2):
             image(tmp_path / name)
-        with pytest.raises(ValueError, match=r'the training part does not list: None'):
+        with pytest.raises(ValueError, match=r'the training part does not list: category_id 2'):
             find_data(tmp_path, tmp_path / 'out')
         content = json.loads((tmp_path / 'train.json').read_text())
         del content['annotations'][1]['image_id']
@@ -573,6 +573,95 @@ def test_images_without_boxes_are_counted(tmp_path):
     found = find_data(tmp_path, tmp_path / 'out')
     assert (found.train.count, found.train.empty, found.val.empty) == (5, 3, 0)
     assert 'no box: 3 images, trained on only with --negatives' in found.notes
+
+
+def change(path, **changes):
+    """Change a COCO file: for each list, a function gets each entry with its number."""
+    content = json.loads(path.read_text())
+    for section, function in changes.items():
+        for number, entry in enumerate(content[section]):
+            function(entry, number)
+    path.write_text(json.dumps(content))
+
+
+def own_coco(root, val=False):
+    for part in ('train', 'val')[: 1 + val]:
+        coco(root / f'{part}.json', names(8))
+        for name in names(8):
+            image(root / part / name)
+    return root / 'train.json'
+
+
+@pytest.mark.parametrize('val', [False, True])
+def test_boxes_of_images_that_are_not_listed_are_left_out_with_a_note(val, tmp_path):
+    path = own_coco(tmp_path, val)
+    change(path, annotations=lambda box, number: number or box.update(image_id=99))
+    data = find_data(tmp_path, tmp_path / 'out')
+    told = 'train part: left out, 1 of 8 boxes are of an image that the file does not list: image_id 99, and the id of'
+    assert any(note.startswith(told) for note in data.notes)
+    change(path, images=lambda image, _: image.update(id=str(image['id'])))
+    with pytest.raises(ValueError, match=r"the train part: 8 of 8 boxes .*first image is '"):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+def test_areas_and_sizes_that_are_missing(tmp_path):
+    path = own_coco(tmp_path)
+    change(
+        path, images=lambda image, _: image.pop('width'), annotations=lambda box, _: box.pop('area')
+    )
+    data = find_data(tmp_path, tmp_path / 'out', val=0)
+    assert "train part: 8 boxes had no 'area': it is that of the box" in data.notes
+    content = read(data)
+    assert {(entry['width'], entry['height']) for entry in content['images']} == {SIZE}
+    assert {box['area'] for box in content['annotations']} == {BOX[2] * BOX[3]}
+
+
+def test_what_is_wrong_in_a_coco_file_is_named(tmp_path):
+    path = own_coco(tmp_path)
+    change(path, annotations=lambda box, number: number or box.update(category_id=99))
+    with pytest.raises(ValueError, match=r'does not list: category_id 99$'):
+        find_data(tmp_path, tmp_path / 'out')
+    change(
+        path,
+        annotations=lambda box, number: number or box.update(category_id=1, bbox=[1, 2.5, None]),
+    )
+    with pytest.raises(ValueError, match=r'must be four .* got \[1, 2\.5, None\]; its id is 1$'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
+@pytest.mark.parametrize('kind', ['COCO', 'YOLO', 'label maps'])
+def test_validation_images_that_are_trained_on(kind, tmp_path):
+    if kind == 'COCO':
+        for part, count in (('train', 4), ('val', 2)):
+            coco(tmp_path / f'{part}.json', names(count))
+        for name in names(4):
+            image(tmp_path / 'images' / name)
+    elif kind == 'YOLO':
+        yolo(tmp_path)
+        (tmp_path / 'data.yaml').write_text('train: images\nval: images/val\nnames: [cat, dog]\n')
+    else:
+        for part, count in (('train', 4), ('val', 2)):
+            for name in names(count):
+                image(tmp_path / 'all' / name)
+                (tmp_path / 'images' / part).mkdir(parents=True, exist_ok=True)
+                (tmp_path / 'images' / part / name).symlink_to(tmp_path / 'all' / name)
+                label_map(tmp_path / 'masks' / part / name.replace('.jpg', '.png'), [[0, 1]])
+    notes = find_data(tmp_path, tmp_path / 'out').notes
+    assert '2 of 2 validation images are trained on too: scores say little' in notes
+
+
+def test_pictures_of_an_earlier_fit_are_no_data(tmp_path, monkeypatch):
+    for name in names(4):
+        image(tmp_path / name)
+        (tmp_path / name).with_suffix('.txt').write_text('0 0.5 0.5 0.2 0.2\n')
+    (tmp_path / 'classes.txt').write_text('cat\n')
+    for folder in ('fits/own', 'fits/own/pictures'):
+        image(tmp_path / folder / 'training_batch.jpg')
+    assert find_data(tmp_path, tmp_path / 'out', val=0).train.count == 6
+    (tmp_path / 'fits/own/fit.py').touch()
+    for root in (tmp_path, '.'):
+        monkeypatch.chdir(tmp_path)
+        assert find_data(root, tmp_path / 'out', val=0).train.count == 4
 
 
 def test_images_of_too_many_pixels_are_named(tmp_path, monkeypatch):

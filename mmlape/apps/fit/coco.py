@@ -12,7 +12,7 @@ from typing import Any
 from mmlape.apps.inference.reading import check_regular, is_of_macos, read_bytes, short
 from mmlape.checkpoints.report import listed
 
-from .contents import check_names
+from .contents import check_names, size_of
 from .folders import IMAGE_FOLDERS, part_of
 
 # Keys of a COCO file that are read here; mmlape.CheckDataHook asks for more before a training.
@@ -107,11 +107,20 @@ def _coco(path: Path, content: Any) -> dict | None:
         for key, (valid, what) in rules.items():
             for entry in content[section]:
                 if key in entry and not valid(entry[key]):
+                    whose = '' if key == 'id' else f'; its id is {short(entry.get("id"))}'
                     raise ValueError(
-                        f'{path}: {key!r} of an entry of {section!r} must be {what}, got {short(entry[key])}'
+                        f'{path}: {key!r} of an entry of {section!r} must be {what}, '
+                        f'got {_shortened(entry[key])}{whose}'
                     )
     check_names([entry['name'] for entry in content['categories']], path)
     return content
+
+
+def _shortened(value: Any) -> str:
+    """A value, or the first elements of a list, for a message."""
+    if not isinstance(value, list):
+        return short(value)
+    return f'[{", ".join(map(short, value[:5]))}{", ..." * (len(value) > 5)}]'
 
 
 def coco_parts(
@@ -231,6 +240,39 @@ def with_names_once(content: dict, part: str) -> dict:
                 f'the {part} part has boxes of {count} categories that are named {name!r}'
             )
     return {**content, 'categories': kept}
+
+
+def of_listed_images(content: dict, part: str, notes: list[str]) -> dict:
+    """A COCO content without boxes of images that it does not list; their number is noted.
+
+    Raises:
+        ValueError: If no other box is left.
+    """
+    images, boxes = content['images'], content['annotations']
+    ids = {image['id'] for image in images}
+    lost = [box for box in boxes if box['image_id'] not in ids]
+    if not lost:
+        return content
+    told = (
+        f'{len(lost)} of {len(boxes)} boxes are of an image that the file does not list: image_id '
+        f'{short(lost[0]["image_id"])}, and the id of the first image is {short(images[0]["id"])}'
+    )
+    if len(lost) == len(boxes):
+        raise ValueError(f'the {part} part: {told}')
+    notes.append(f'{part} part: left out, {told}')
+    return {**content, 'annotations': [box for box in boxes if box['image_id'] in ids]}
+
+
+def with_sizes(content: dict, folder: Path) -> dict:
+    """A COCO content in which each image has ``width`` and ``height``, read from the file where they are missing."""
+    if all({'width', 'height'} <= image.keys() for image in content['images']):
+        return content
+    images = [
+        image if {'width', 'height'} <= image.keys()
+        else {**image, **dict(zip(('width', 'height'), size_of(folder / image['file_name'])))}
+        for image in content['images']
+    ]  # fmt: skip
+    return {**content, 'images': images}
 
 
 def with_categories(content: dict, categories: list[dict]) -> dict:

@@ -119,7 +119,7 @@ _base_ = {parts['base']!r}
 made_by = {_command(parts)!r}
 classes = {value_text(data.classes)}
 size, batch, epochs, lr = {parts['size']}, {options.batch}, {_epochs(options)}, {parts['lr']}
-data_root = {data_root(data)!r}
+data_root, data_from = {data_root(data)!r}, None
 work_dir = {os.path.abspath(out + '/training')!r}
 randomness = dict(seed={options.seed})
 model = {parts['model']}

@@ -17,11 +17,13 @@ from .coco import (
     coco_files,
     coco_parts,
     is_plain_utf8,
+    of_listed_images,
     those,
     with_categories,
     with_names_once,
+    with_sizes,
 )
-from .folders import images_in
+from .folders import images_in, note_twice
 from .label_maps import read_maps
 from .labelme import labelme_files, read_labelme
 from .map_folders import find_map_layout, where_maps_are_looked_for
@@ -151,7 +153,8 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: Split) -> 
 
     notes = split.notes
     for part, (content, images, path) in parts.items():
-        once, changes = mended(with_names_once(content, part))
+        kept = of_listed_images(with_names_once(content, part), part, notes)
+        once, changes = mended(with_sizes(kept, images))
         if path is not None and not is_plain_utf8(path):
             changes.append('the annotation file is written anew as UTF-8 without byte order mark')
         if once is not content or changes:
@@ -170,7 +173,13 @@ def _boxes(kind: str, parts: dict[str, Any], task: str | None, split: Split) -> 
         raise ValueError(f'--task instance needs masks, and {without}: use --task detect')
     if task is None and any(masked) and not has_masks:
         notes.append(f'boxes alone are trained: {without}')
-    if 'val' not in parts:
+    if 'val' in parts:
+        train, val = (
+            [images / image['file_name'] for image in content['images']]
+            for content, images, _ in (parts['train'], parts['val'])
+        )
+        note_twice(train, val, notes)
+    else:
         content, images, _ = parts['train']
         drawn = split.draw(image['file_name'] for image in content['images'])
         parts = {'train': (those(content, drawn, False), images, None)}
@@ -204,12 +213,13 @@ def _classes(contents: dict[str, dict], notes: list[str]) -> tuple[str, ...]:
     counts = {}
     for part, content in contents.items():
         names = {category['id']: category['name'] for category in content['categories']}
-        counts[part] = Counter(names.get(box['category_id']) for box in content['annotations'])
+        ids = [box['category_id'] for box in content['annotations']]
+        counts[part] = Counter(names.get(each, f'category_id {each!r}') for each in ids)
     total = sum(counts.values(), Counter())
     names_in_order = [category['name'] for category in contents['train']['categories']]
     empty = [name for name in names_in_order if not total[name]]
     unseen = [name for name in names_in_order if total[name] and not counts['train'][name]]
-    unlisted = sorted(map(str, total.keys() - set(names_in_order)))
+    unlisted = sorted(total.keys() - set(names_in_order))
     if unlisted:
         raise ValueError(
             f'boxes of categories that the training part does not list: {listed(unlisted, _MANY)}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,12 +21,16 @@ def part_of(text: str) -> str | None:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The images of a folder, searched to the bottom, through links too, in order.
+    """The images of a folder, searched to the bottom, through links too, in order; without those that an earlier
+    `mmlape fit` has drawn there.
 
     Raises:
         ValueError: If one of them is a named pipe, a device or a link to nothing.
     """
     images = [path for path in below(folder)[0] if path.suffix.lower() in IMAGES]
+    inner = {parent for path in images for parent in path.parents if folder in parent.parents}
+    drawn = {parent for parent in inner if (parent / 'fit.py').is_file()}
+    images = [path for path in images if not drawn.intersection(path.parents)]
     for path in images:
         check_regular(path)
     return images
@@ -66,6 +71,15 @@ def note_of_others(root: Path, used: Iterable[Path | None]) -> list[str]:
     paths = [path for part in by_part(images_in(root), root).values() for path in part]
     others = [path.name for path in paths if path not in known]
     return [f'left out, no annotation file: {listed(others, 5)}'] if others else []
+
+
+def note_twice(train: Iterable[Path], val: Iterable[Path], notes: list[str]) -> None:
+    """Note validation images that are trained on."""
+    trained, validated = ({os.path.realpath(path) for path in paths} for paths in (train, val))
+    if twice := len(trained & validated):
+        notes.append(
+            f'{twice} of {len(validated)} validation images are trained on too: scores say little'
+        )
 
 
 def image_of(file: Path, images: Sequence[Path]) -> Path | None:

@@ -13,7 +13,7 @@ from mmlape.apps.inference.reading import below, read_text
 from mmlape.checkpoints.report import listed
 
 from .contents import check_names
-from .folders import images_in
+from .folders import images_in, note_twice
 from .legends import IGNORED, Legend, cityscapes_legend, find_legend, value_text
 from .map_folders import MapLayout, MapPart
 from .map_values import Recoded, values_of
@@ -195,7 +195,12 @@ def _drawn(
         if below(found.images)[1]
         or set(images_in(found.images)) - {image for image, _ in found.pairs.values()}
     }
-    if 'val' not in parts and (drawn := split.draw(names['train'])):
+    if 'val' in parts:
+        train, val = (
+            [image for image, _ in parts[part].pairs.values()] for part in ('train', 'val')
+        )
+        note_twice(train, val, notes)
+    elif drawn := split.draw(names['train']):
         parts = {'train': parts['train'], 'val': parts['train']}
         names = {'train': [n for n in names['train'] if n not in drawn], 'val': sorted(drawn)}
         in_lists = {'train', 'val'}
