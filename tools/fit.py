@@ -22,6 +22,7 @@ from mmlape import cli
 from mmlape.apps.fit.data import FORMATS, TASKS, find_data, one_of
 from mmlape.apps.fit.models import find_model, known_model, listing
 from mmlape.apps.fit.options import FitOptions
+from mmlape.apps.inference.names import with_package
 from mmlape.checkpoints import formats
 from mmlape.cli.arguments import (
     FOLDER,
@@ -105,6 +106,8 @@ def weights(text):
     source, colon, file = text.partition(':')
     if text in ('default', 'none') or '://' in text:
         return text
+    if text in with_package():
+        return str(with_package()[text])
     if colon and source not in formats.FORMATS:
         raise ValueError(f'{text!r}: the source must be of {", ".join(sorted(formats.FORMATS))}')
     if not os.path.exists(os.path.expanduser(file or source)):
@@ -119,7 +122,7 @@ def add_training_options(group):
     group.add_argument(
         '--weights', type=checked(weights), default='default',
         help="what the network starts from: default (the model's published weights), none, a file "
-        'of the same network, SOURCE:FILE, or a checkpoint or work dir of a whole model',
+        'of the same network, SOURCE:FILE, or a whole model: a checkpoint, a work dir, or nuclei',
     )  # fmt: skip
     how = group.add_mutually_exclusive_group()
     how.add_argument('--full', action='store_true', help='train the whole model (the default)')
@@ -236,10 +239,14 @@ def report(options, data, best):
     if options.score is None and (note := model.score_note()):
         print(note)
     pictures = compare_with_truth(model, data, out / 'pictures', score=options.score)
-    for name, value in for_people(best_scores(read_curves(work_dir), best)).items():
+    scores = for_people(best_scores(read_curves(work_dir), best))
+    for name, value in scores.items():
         print(f'  {name:<32} {value:g}')
+    if data.val and not scores:
+        print('note: no validation has found anything, so there are no scores: train longer')
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     images = f'{len(pictures)} image{"s" * (len(pictures) != 1)}'
+    images += '' if data.val else ' of the training'
     print(f'{images}, truth left and prediction right: {out}/pictures')
     print(f'predict: mmlape predict {shlex.quote(str(work_dir))} IMAGES')
 

@@ -110,6 +110,10 @@ def predict(options):
 
     sources = find_sources(options.source, options.earlier)
     model = load(options.model, options.config, options.device, trust=options.trust)
+    if not model.finds_boxes:
+        for name in ('score', 'json', 'csv'):
+            if getattr(options, name):
+                raise ValueError(f'--{name} is for boxes, and {options.model} is a segmentor')
     if options.score is None and (note := model.score_note()):
         print(note)
     frames = Frames(

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import mmlape
 from mmlape import cli
@@ -53,6 +54,8 @@ def parse_arguments():
 def prepare(options):
     """The config with all options applied."""
     cfg = cli.config_of(options)
+    if options.work_dir is None:
+        check_place(Path(options.config), cfg.work_dir)
     if options.amp or options.amp_dtype:
         cli.enable_amp(cfg, options.amp_dtype or 'fp16')
     if options.auto_scale_lr:
@@ -65,6 +68,15 @@ def prepare(options):
     mmlape.training.check_config(cfg)
     mmlape.training.check_data_is_there(cfg, ('train', 'val'))
     return cfg
+
+
+def check_place(config, work_dir):
+    """Refuse to train elsewhere than beside a `fit.py` that was moved or copied with its training."""
+    here = config.parent / 'training'
+    if config.name == 'fit.py' and here.is_dir() and here.resolve() != Path(work_dir).resolve():
+        raise ValueError(
+            f'{config} trains in {work_dir}, where it was written; --work-dir {here} goes on beside it'
+        )
 
 
 def train(cfg, resume, bar=False):

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,7 +254,8 @@ def test_where_label_files_were_looked_for_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('prefix', 'folder'), [('images\\', 'images/'), ('C:\\me\\images\\', ''), ('/home/me/', '')]
+    ('prefix', 'folder'),
+    [('images\\', 'images/'), ('C:\\me\\images\\', 'images/'), ('/home/me/', '')],
 )
 def test_names_of_images_from_another_machine(prefix, folder, tmp_path):
     coco(tmp_path / 'train.json', [prefix + name for name in names(3)])
@@ -269,6 +271,12 @@ def test_names_of_images_from_another_machine(prefix, folder, tmp_path):
     coco(tmp_path / 'train.json', twice)
     with pytest.raises(ValueError, match='is in no folder of'):
         find_data(tmp_path, tmp_path / 'out', val=0)
+    for part in 'ab':  # the same names in two folders
+        for name in names(2):
+            image(tmp_path / 'images' / part / name)
+    data = find_data(tmp_path, tmp_path / 'out', val=0)
+    found = [Path(data.train.images, one['file_name']) for one in content_of(data)['images']]
+    assert found == [tmp_path / 'images' / part / name for part in 'ab' for name in names(2)]
 
 
 def test_the_classes_of_all_folders_are_the_same(tmp_path):

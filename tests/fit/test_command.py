@@ -35,6 +35,16 @@ def test_models_are_listed(commands):
     assert '27.7 M' in text
 
 
+def test_the_model_of_the_package_is_a_start(commands, tmp_path):
+    boxes(tmp_path / 'cells')
+    out = commands(
+        'fit.py', 'cells', '--model', 'micro-adapter', '--weights', 'nuclei', '--dry-run'
+    )
+    assert 'note: starts from the whole model of ' in out
+    assert 'its images went through DarkBackground too' in out
+    assert (tmp_path / 'fits/cells/data/weights.pth').is_file()
+
+
 def test_a_dry_run_writes_configs_and_a_picture(commands, tmp_path):
     boxes(tmp_path / 'cells')
     out = commands('fit.py', 'cells', '--model', 'micro-adapter', '--dry-run', '--epochs', '3')
@@ -59,6 +69,11 @@ def test_a_dry_run_writes_configs_and_a_picture(commands, tmp_path):
     assert (
         'holds a training already: `mmlape train fits/cells/fit.py --resume` continues' in message
     )
+    (tmp_path / 'fits/cells').rename(tmp_path / 'moved')
+    message = commands.refused('train.py', 'moved/fit.py', '--resume')
+    assert message.endswith('where it was written; --work-dir moved/training goes on beside it')
+    message = commands.refused('train.py', 'moved/fit.py', '--work-dir', 'moved/training')
+    assert 'the data are not there' in message and message.endswith('does not exist')
 
 
 def test_wrong_data_are_refused_by_a_dry_run_which_writes_nothing(commands, tmp_path):

@@ -340,13 +340,26 @@ class TestYolo:
         assert (data.train.count, data.val.count) == (1, 1)
         assert 'no validation part' in data.notes[-1]
 
+    @pytest.mark.parametrize('there', ['/home/other/project/images', 'C:\\\\project\\\\images'])
+    def test_absolute_paths_of_another_machine(self, there, tmp_path):
+        yolo(tmp_path)
+        (tmp_path / 'data.yaml').write_text(
+            f'train: "{there}/train"\nval: val.txt\nnames: [cat, dog]\n'
+        )
+        slash = '/' if there[0] == '/' else '\\'
+        lines = [f'{there}{slash}val{slash}{name}'.replace('\\\\', '\\') for name in names(2, 3)]
+        (tmp_path / 'val.txt').write_text('\n'.join(lines))
+        data = find_data(tmp_path, tmp_path / 'out')
+        assert (data.train.count, data.val.count) == (3, 2)
+
     @pytest.mark.parametrize(
         ('line', 'message'),
         [
             ('2 0.5 0.5 0.1 0.1', 'line 1.*there are 2 names'),
             ('0 0.5 0.5 0.1', 'line 1.*a class and 4 numbers'),
             ('cat 0.5 0.5 0.1 0.1', "line 1: 'cat"),
-            ('0 0.5 nan 0.1 0.1', 'line 1.*not finite'),
+            ('0 0.5 nan 0.1 0.1', 'line 1.*must be shares'),
+            ('0 60 40 20 20', 'line 1.*must be shares of the width and height, 0 to 1, not pixels'),
         ],
     )
     def test_lines_that_cannot_be_read(self, line, message, tmp_path):

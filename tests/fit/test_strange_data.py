@@ -291,7 +291,7 @@ REFUSED = {
     ),
     'a huge share': (
         of_yolo(labels='0 1e307 0.5 0.1 0.1\n'),
-        r'line 1: .* not finite, or above 10000',
+        r'line 1: .* must be shares of the width and height, 0 to 1, not pixels',
     ),
     'an unknown encoding': (
         lambda root: with_voc(root, head='<?xml version="1.0" encoding="x-unknown"?>'),

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def image(height, width):
     rng = np.random.default_rng(height)
     small = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(small).resize((width, height)))
+
+
+@pytest.mark.parametrize('option', [('--score', 0.5), ('--json',), ('--csv',)])
+def test_a_segmentor_has_no_boxes_to_choose_or_write(option, saved, commands, tmp_path):
+    Image.fromarray(image(40, 64)).save(tmp_path / 'a.png')
+    said = commands.refused('predict.py', saved['mmseg'][2], 'a.png', *option)
+    assert said.startswith(f'error: {option[0]} is for boxes, and ')
+    assert said.endswith(' is a segmentor')
 
 
 def test_boxes_and_masks_in_the_file_are_those_of_the_test_tool(saved, monkeypatch, capsys):
@@ -187,7 +196,8 @@ def test_wrong_images_and_options(models, tmp_path):
         (dict(images=[], batch=0), ValueError, 'batch must be at least 1'),
         (dict(images=[], score=-1), ValueError, 'score must be'),
         (dict(images=[], tile=16), ValueError, 'tile must be at least 32'),
-        (dict(images=[], tile=64, with_whole=True), ValueError, 'with_whole is for detectors'),
+        (dict(images=[], tile=64, with_whole=True), ValueError, 'is for detectors, and this is a'),
+        (dict(images=[], with_whole=True), ValueError, 'with_whole goes with tile'),
     ):
         with pytest.raises(error, match=message):
             list(model.predict(**options))
@@ -340,7 +350,8 @@ def test_what_is_no_model(saved, tmp_path):
         {k: v for k, v in torch.load(checkpoint, weights_only=False).items() if k != 'meta'},
         tmp_path / 'd.pth',
     )
-    with pytest.warns(UserWarning, match='class names are not saved'):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)  # upstream's, that it would take COCO's names
         model = mmlape.load(tmp_path / 'd.pth', config=config)
     assert model.finds_boxes and model.classes == mmlape.load(checkpoint).classes
     assert model.palette == mmlape.load(checkpoint).palette

@@ -157,7 +157,11 @@ def _with_images(
     except ValueError as error:
         names = [image['file_name'] for image in content['images']]
         plain = [name.replace('\\', '/') for name in names]
-        for others in (plain, [name.rpartition('/')[2] for name in plain]):
+        deepest = min(64, max(name.count('/') for name in plain))
+        for depth in range(
+            deepest, -1, -1
+        ):  # without as few folders of another machine as it takes
+            others = ['/'.join(name.split('/')[-1 - depth :]) for name in plain]
             if others == names or len(set(others)) < len(names):
                 continue
             images = [

@@ -62,7 +62,14 @@ def _annotated(file: Path, images: Mapping[str, list[Path]], left_out: Counter[s
         raise ValueError(f'{file} is not JSON: {error}') from None
     if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
         raise ValueError(f"{file} is none of LabelMe's: its 'shapes' must be a list")
-    image = _image(file, content.get('imagePath'), images)
+    try:
+        image = _image(file, content.get('imagePath'), images)
+    except ValueError as error:
+        if content.get('imageData'):
+            raise ValueError(
+                f"{error}: 'imageData' holds it, and must be written to a file"
+            ) from None
+        raise
     size = content.get('imageWidth'), content.get('imageHeight')
     objects: dict[Any, list[Mapping[str, Any]]] = {}
     for number, shape in enumerate(content['shapes']):

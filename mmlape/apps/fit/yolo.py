@@ -15,8 +15,8 @@ from mmlape.checks import are_numbers
 from .contents import MOST_SMALL, CocoContent, check_names
 from .folders import by_part, images_in
 
-# Far above real data: shares of the image; levels of YAML, and values with those of aliases.
-_MOST_SHARE, _MOST_LEVELS, _MOST_VALUES = 1e4, 50, 10**6
+_MOST_SHARE = 2.0  # of the image: boxes reach beyond it, and pixels are above
+_MOST_LEVELS, _MOST_VALUES = 50, 10**6  # of YAML, those of aliases among them: far above real data
 _DARKNET = {'names', 'train'}  # entries of its file
 _CLASSES = 'classes.txt'
 _LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)  # in Python, 70,000 names take a minute
@@ -237,8 +237,15 @@ def _found(root: Path, top: str, place: str) -> Path | None:
     tries = [
         root / top / place,
         *(root / place.removeprefix(start) for start in ('', '../', 'data/')),
+        *_tails(root, place),
     ]
     return next((path for path in tries if os.path.exists(path)), None)
+
+
+def _tails(root: Path, place: str) -> Iterator[Path]:
+    """Where an absolute path of another machine may be in the folder, the longest one first."""
+    parts = Path(place).parts if os.path.isabs(place) or place[1:2] == ':' else ()
+    return (root.joinpath(*parts[start:]) for start in range(1, len(parts)))
 
 
 def _images_at(root: Path, file: Path, top: str, place: str) -> list[Path]:
@@ -287,7 +294,9 @@ def _labels(image: Path, count: int) -> Iterator[tuple[int, list[float]]]:
             if len(shares) != 4 and (len(shares) < 6 or len(shares) % 2):
                 raise ValueError('expected a class and 4 numbers, or a polygon')
             if not are_numbers(shares, _MOST_SHARE):
-                raise ValueError(f'a number is not finite, or above {_MOST_SHARE:g}')
+                raise ValueError(
+                    'numbers must be shares of the width and height, 0 to 1, not pixels'
+                )
             # A table of floats has 1.0 for 1.
             label = int(float(label)) if float(label).is_integer() else int(label)
             if not 0 <= label < count:

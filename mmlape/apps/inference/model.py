@@ -40,9 +40,9 @@ from .results import Result, read_image
 from .samples import instances_of
 from .score import KEY, SCORE, best_score
 from .tiles import LogitMean, Tile, input_side, merge_boxes, tiles_of
-from .upstream import check_weights, inferencer_of, own_loader
+from .upstream import inferencer_of, own_loader
 
-# An image that is made smaller than this loses small objects: said once.
+# An image of which no more than this is left loses small objects: said once.
 _SHRUNK = 0.5
 Picture = str | Path | np.ndarray | Image.Image
 _MANY_PIXELS = 2048**2  # in one pass of a segmentor
@@ -100,10 +100,11 @@ class Model:
         if content is None:
             content = load_from_local(str(checkpoint), 'cpu')
         with DefaultScope.overwrite_default_scope(scope), BuildLimit(Path(checkpoint)):
-            self._inferencer = inferencer_of(self.cfg, content, device)
+            self._inferencer = inferencer_of(
+                self.cfg, content, device, str(checkpoint), dataset_meta is not None
+            )
         self.model = self._inferencer.model.eval()
         self.model.dataset_meta = names_and_colours(dataset_meta or self.model.dataset_meta)
-        check_weights(self.model, content, str(checkpoint))
         if optimized and torch.device(device).type == 'cpu':
             self._inferencer.model = self.model = optimize(self.model)
         self.scope, self.classes = scope, tuple(self.model.dataset_meta['classes'])
@@ -144,10 +145,10 @@ class Model:
         check_positive_int('batch', batch)
         score = self.score if score is None else score
         check_rate('score', score, with_one=True)
-        if with_whole and (tile is None or not self.finds_boxes):
-            raise ValueError(
-                'with_whole is for detectors and goes with tile (--global with --tile)'
-            )
+        if with_whole and tile is None:
+            raise ValueError('with_whole goes with tile')
+        if with_whole and not self.finds_boxes:
+            raise ValueError('with_whole (--global) is for detectors, and this is a segmentor')
         many = isinstance(images, Iterable) and not isinstance(images, (Picture, bytes))
         several: Iterable[Any] = images if many else [images]  # type: ignore[assignment]
         named = (self._opened(number, image) for number, image in enumerate(several))
@@ -435,7 +436,7 @@ class Model:
                 f'{name}: {width} x {height} pixels are computed at once (model.test_cfg.mode={mode!r}), which takes '
                 f'{size / 1e9:.1f} GB for the scores alone, and {free / 1e9:.1f} GB are free: {tiles}'
             )
-        if scale < _SHRUNK:
+        if scale <= _SHRUNK:
             self._say(
                 'shrunk',
                 f'{name}: {width} x {height} pixels are shrunk to {scale:.0%} by the test pipeline, so small objects '

@@ -16,7 +16,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmlape.atomic import atomic_write
-from mmlape.pixels import is_plain, picture_of, read_pixels
+from mmlape.pixels import ARRAYS, is_plain, picture_of, read_pixels
 
 from .colours import colours_of
 from .drawing import draw
@@ -229,6 +229,8 @@ def read_image(path: str | Path) -> np.ndarray:
             than OpenCV decodes.
     """
     name = shown(path)
+    if Path(path).suffix.lower() in ARRAYS:
+        raise ValueError(f'{name}: arrays are for models of other images than 8-bit RGB')
     if '://' not in str(path):  # else an address, which MMEngine reads
         check_fits_memory(path)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 from mmengine.config import Config
@@ -14,8 +15,18 @@ from mmlape.registry import TRANSFORMS
 from mmlape.training.load_image import LoadImage
 
 
-def inferencer_of(cfg: Config, content: dict[str, Any], device: str) -> Any:
-    """Upstream's inferencer for a copy of a config, with the weights in ``content``."""
+def inferencer_of(
+    cfg: Config, content: dict[str, Any], device: str, checkpoint: str, named: bool
+) -> Any:
+    """Upstream's inferencer for a copy of a config, with the weights in ``content``.
+
+    Args:
+        checkpoint: Where they are from, for messages.
+        named: The names of classes are known, although they may not be in ``content``.
+
+    Raises:
+        CheckpointError: If the weights leave a part of the model random.
+    """
     base: Any
     if cfg.default_scope == 'mmdet':
         from mmdet.apis import DetInferencer
@@ -27,10 +38,14 @@ def inferencer_of(cfg: Config, content: dict[str, Any], device: str) -> Any:
         base = MMSegInferencer
 
     class Inferencer(base):
-        """Upstream's reads the checkpoint itself, a second time."""
+        """Upstream's reads the checkpoint itself, a second time, and lists all names that do not fit."""
 
-        def _load_weights_to_model(self, model: nn.Module, checkpoint: None, cfg: Any) -> None:
-            super()._load_weights_to_model(model, content, cfg)
+        def _load_weights_to_model(self, model: nn.Module, _: None, cfg: Any) -> None:
+            _check_weights(model, content, checkpoint)
+            with warnings.catch_warnings():
+                if named:
+                    warnings.filterwarnings('ignore', 'dataset_meta or class names are not saved')
+                super()._load_weights_to_model(model, content, cfg)
 
         def _init_pipeline(self, cfg: Config) -> Any:
             loader = own_loader(cfg)
@@ -53,8 +68,7 @@ def own_loader(cfg: Config) -> LoadImage | None:
     return TRANSFORMS.build(first) if first['type'] in ('mmlape.LoadImage', LoadImage) else None
 
 
-def check_weights(model: nn.Module, content: dict[str, Any], checkpoint: str) -> None:
-    """Raise CheckpointError if the weights, which upstream has loaded as far as they fit, leave a part random."""
+def _check_weights(model: nn.Module, content: dict[str, Any], checkpoint: str) -> None:
     report = match(model, content.get('state_dict', content), checkpoint)
     report.left_out.clear()  # heads for the training alone may be missing in the config
     if found := report.problems or misfits(report):
