@@ -258,6 +258,8 @@ def main():
         return 0
     with cli.usage():
         data = read(options)
+        if options.score is not None and data.task == 'segment':
+            raise ValueError('--score is for boxes, and the data are label maps')
     cfg = prepare(options, data)
     parts = f'{data.train.count} + {data.val.count if data.val else 0} images'
     classes = f'{len(data.classes)} class{"es" * (len(data.classes) != 1)}'

@@ -35,6 +35,13 @@ def test_models_are_listed(commands):
     assert '27.7 M' in text
 
 
+def test_label_maps_have_no_score(commands, tmp_path):
+    maps(tmp_path / 'roads')
+    options = ('--model', 'micro-segmenter', '--dry-run', '--score', 0.5)
+    said = commands.refused('fit.py', 'roads', *options)
+    assert said == 'error: --score is for boxes, and the data are label maps'
+
+
 def test_the_model_of_the_package_is_a_start(commands, tmp_path):
     boxes(tmp_path / 'cells')
     out = commands(
