@@ -13,7 +13,7 @@ from mmlape.training.load_image import DarkBackground
 
 from .selection import Size
 
-_EXAMPLE = [384, 256]
+_EXAMPLE = [384, 256]  # width and height of images for any size, where a config names none
 _LONGEST_RATIO = 2  # of the sides of a scale that is a size of images, such as (1333, 800)
 
 

@@ -158,9 +158,8 @@ def _with_images(
         names = [image['file_name'] for image in content['images']]
         plain = [name.replace('\\', '/') for name in names]
         deepest = min(64, max(name.count('/') for name in plain))
-        for depth in range(
-            deepest, -1, -1
-        ):  # without as few folders of another machine as it takes
+        # Without as few of the other machine's folders as it takes.
+        for depth in range(deepest, -1, -1):
             others = ['/'.join(name.split('/')[-1 - depth :]) for name in plain]
             if others == names or len(set(others)) < len(names):
                 continue

@@ -28,9 +28,10 @@ def images_in(folder: Path) -> list[Path]:
         ValueError: If one of them is a named pipe, a device or a link to nothing.
     """
     images = [path for path in below(folder)[0] if path.suffix.lower() in IMAGES]
-    inner = {parent for path in images for parent in path.parents if folder in parent.parents}
-    drawn = {parent for parent in inner if (parent / 'fit.py').is_file()}
-    images = [path for path in images if not drawn.intersection(path.parents)]
+    places = {path.parent for path in images}
+    inner = {each for place in places for each in (place, *place.parents) if folder in each.parents}
+    if drawn := {each for each in inner if (each / 'fit.py').is_file()}:
+        images = [path for path in images if not drawn.intersection(path.parents)]
     for path in images:
         check_regular(path)
     return images
