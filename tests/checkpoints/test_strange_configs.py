@@ -204,9 +204,11 @@ def traps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('case', PAYLOADS)
-def test_nothing_that_a_config_names_is_run(case, traps, safe_loading):
+def test_nothing_that_a_config_names_is_run(case, traps, safe_loading, monkeypatch):
     text = PAYLOADS[case](traps)
-    with contextlib.suppress(Exception):  # what comes after the payload fails
+    with contextlib.suppress(Exception), monkeypatch.context() as patch:
+        # These weights do not fit, which would end it before the payload; what comes after it fails.
+        patch.setattr('mmlape.apps.inference.upstream._check_weights', lambda *_: None)
         mmlape.load(saved(traps.folder, text, '.pth'), device='cpu', trust=True)
     if case == 'a visualizer':  # ours is another one
         with contextlib.suppress(Exception):
