@@ -41,11 +41,8 @@ class ChildRegistry(root.Registry):
     def __init__(self, *args: Any, by_name: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.by_name = by_name
-
-    def import_from_location(self) -> None:
-        """Import the components; without locations, upstream's looks for modules that are not there, and warns."""
-        if self._locations:
-            super().import_from_location()
+        # Without locations, upstream looks for modules that are not there, and warns.
+        self._imported = not self._locations
 
     @property
     def module_dict(self) -> dict[str, type]:
