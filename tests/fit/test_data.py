@@ -642,6 +642,20 @@ def test_what_is_wrong_in_a_coco_file_is_named(tmp_path):
         find_data(tmp_path, tmp_path / 'out')
 
 
+def test_a_json_that_is_nearly_a_coco_file_is_named(tmp_path):
+    path = own_coco(tmp_path)
+    content = json.loads(path.read_text())
+    for lacking in ({**content, 'categories': []}, {**content, 'images': None}):
+        path.write_text(json.dumps(lacking))
+        with pytest.raises(
+            ValueError, match=r'train\.json is no COCO file: \w+ must be lists that are'
+        ):
+            find_data(tmp_path, tmp_path / 'out')
+    path.write_text('')
+    with pytest.raises(ValueError, match=r'train\.json is empty'):
+        find_data(tmp_path, tmp_path / 'out')
+
+
 @pytest.mark.parametrize('kind', ['COCO', 'YOLO', 'label maps'])
 def test_validation_images_that_are_trained_on(kind, tmp_path):
     if kind == 'COCO':

@@ -49,6 +49,10 @@ def coco_files(root: Path, unread: list[str]) -> dict[Path, dict]:
         else:
             if (objects := _coco(path, content)) is not None:
                 found[path] = objects
+            elif lacking := _lacking(content):
+                unread.append(
+                    f'{path} is no COCO file: {", ".join(lacking)} must be lists that are not empty'
+                )
     return found
 
 
@@ -56,9 +60,10 @@ def _json(path: Path) -> Any:
     """The content of a JSON file; None if it is not an object, which is seen without reading it.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If it cannot be read, or is empty.
     """
-    check_regular(path)
+    if not check_regular(path):
+        raise ValueError(f'{path} is empty')
     with path.open('rb') as file:
         if not file.read(4096).lstrip(_SPACE).startswith(b'{'):
             return None
@@ -121,6 +126,15 @@ def _shortened(value: Any) -> str:
     if not isinstance(value, list):
         return short(value)
     return f'[{", ".join(map(short, value[:5]))}{", ..." * (len(value) > 5)}]'
+
+
+def _lacking(content: Any) -> list[str]:
+    """The lists that a JSON with boxes or masks, as COCO has them, lacks."""
+    boxes = content.get('annotations') if isinstance(content, dict) else None
+    first = boxes[0] if isinstance(boxes, list) and boxes else None
+    if not isinstance(first, dict) or not {'bbox', 'segmentation'} & first.keys():
+        return []
+    return [key for key in ('images', 'categories') if not content.get(key)]
 
 
 def coco_parts(
