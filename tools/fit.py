@@ -228,6 +228,14 @@ def draw_data(options, cfg):
         print(f'note: no picture of the training data: {error!r}')
 
 
+def show_scores(scores, validated):
+    """Print the best figures; upstream has none where a validation has found no box."""
+    for name, value in scores.items():
+        print(f'  {name:<32} {value:g}')
+    if validated and not scores:
+        print('note: no validation has found anything, so there are no scores: train longer')
+
+
 def report(options, data, best):
     """Draw predictions, and print the best figures."""
     from mmlape.apps import inference
@@ -239,11 +247,7 @@ def report(options, data, best):
     if options.score is None and (note := model.score_note()):
         print(note)
     pictures = compare_with_truth(model, data, out / 'pictures', score=options.score)
-    scores = for_people(best_scores(read_curves(work_dir), best))
-    for name, value in scores.items():
-        print(f'  {name:<32} {value:g}')
-    if data.val and not scores:
-        print('note: no validation has found anything, so there are no scores: train longer')
+    show_scores(for_people(best_scores(read_curves(work_dir), best)), data.val is not None)
     print(f'report: {out}/report.html; curves: {out}/curves.png, {out}/curves.csv')
     images = f'{len(pictures)} image{"s" * (len(pictures) != 1)}'
     images += '' if data.val else ' of the training'

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import runpy
 
 import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
 from own_data import coco, image, label_map, names
+from tool_runs import REPO
 
 import mmlape
 from mmlape import registry
@@ -33,6 +35,15 @@ def test_models_are_listed(commands):
     text = commands('fit.py', '--list')
     assert 'lape-adapter' in text
     assert '27.7 M' in text
+
+
+def test_validations_that_find_nothing_are_told(capsys):
+    show_scores = runpy.run_path(str(REPO / 'tools/fit.py'))['show_scores']
+    show_scores({'box AP': 0.5}, True)
+    show_scores({}, False)
+    show_scores({}, True)
+    told = 'note: no validation has found anything, so there are no scores: train longer'
+    assert capsys.readouterr().out.splitlines() == [f'  {"box AP":<32} 0.5', told]
 
 
 def test_label_maps_have_no_score(commands, tmp_path):
