@@ -111,9 +111,9 @@ def predict(options):
     sources = find_sources(options.source, options.earlier)
     model = load(options.model, options.config, options.device, trust=options.trust)
     if not model.finds_boxes:
-        for name in ('score', 'json', 'csv'):
-            if getattr(options, name):
-                raise ValueError(f'--{name} is for boxes, and {options.model} is a segmentor')
+        given = dict(score=options.score is not None, json=options.json, csv=options.csv)
+        if names := [name for name in given if given[name]]:
+            raise ValueError(f'--{names[0]} is for boxes, and {options.model} is a segmentor')
     if options.score is None and (note := model.score_note()):
         print(note)
     frames = Frames(

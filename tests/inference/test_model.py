@@ -52,7 +52,7 @@ def image(height, width):
     return np.asarray(Image.fromarray(small).resize((width, height)))
 
 
-@pytest.mark.parametrize('option', [('--score', 0.5), ('--json',), ('--csv',)])
+@pytest.mark.parametrize('option', [('--score', 0), ('--json',), ('--csv',)])
 def test_a_segmentor_has_no_boxes_to_choose_or_write(option, saved, commands, tmp_path):
     Image.fromarray(image(40, 64)).save(tmp_path / 'a.png')
     said = commands.refused('predict.py', saved['mmseg'][2], 'a.png', *option)
