@@ -249,7 +249,7 @@ def _check_boxes(dataset: Any, content: dict, report: DataReport, masks: bool) -
         _refuse_slivers(boxes, homes, empty, report)
     if not used:
         told += [f"{len(crowds)} boxes mark crowds ('iscrowd': 1)"] if crowds else []
-        report.problems.append(f'no usable box is left{": " * bool(told)}{"; ".join(told)}')
+        report.problems.append(f'no usable box is left: {"; ".join(told)}')
     if masks:
         _check_masks(kept, images, report)
     per_image = Counter(images[box['image_id']]['file_name'] for box in kept)

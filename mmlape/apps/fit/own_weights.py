@@ -12,11 +12,13 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DefaultScope
 
-from mmlape.apps.inference.folders import folder_config, shared_folder
+from mmlape.apps.inference.folders import CONFIG
+from mmlape.apps.inference.reading import read_text
 from mmlape.checkpoints.conversion import BACKBONE, tensors_of
 from mmlape.checkpoints.matching import match
 from mmlape.checkpoints.reading import DELTA, read_with_texts
 from mmlape.checkpoints.report import listed
+from mmlape.checkpoints.strangers import plain_config
 from mmlape.checks import type_name
 from mmlape.registry import MODELS
 from mmlape.training.last_checkpoint import best_checkpoint, last_complete_checkpoint
@@ -123,12 +125,11 @@ def start_from(path: Path, cfg: Config, classes: Sequence[str]) -> tuple[Content
 
 def _missing_steps(path: Path, meta: Mapping[str, Any], cfg: Config) -> list[str]:
     """Types of the steps by which that model's test pipeline changes images and that of ``cfg`` does not."""
-    if shared_folder(path):
-        before = folder_config(path)
-    elif text := meta.get('cfg'):
-        before = Config.fromstring(text, '.py')  # data alone: others are left out where it is read
-    else:
+    own = path / CONFIG  # of a shared folder
+    text, _ = plain_config(read_text(own) if own.is_file() else meta.get('cfg'))
+    if text is None:
         return []
+    before = Config.fromstring(text, '.py')
     here, there = (
         {type_name(step): None for step in config.test_dataloader.dataset.pipeline}
         for config in (cfg, before)
