@@ -69,8 +69,10 @@ def launch(options: argparse.Namespace, command: str) -> None:
 
 
 def _arguments(launcher: str) -> list[str]:
-    """Those of this process, with ``--launcher`` in the places of ours: an option of open length that stands before
-    ours, such as ``--resume``, must not get what stands behind."""
+    """Return the arguments of this process, with ``--launcher`` in the places of our options.
+
+    An option of open length that stands before ours, such as ``--resume``, must not get what stands behind.
+    """
     arguments, given = [], iter(sys.argv[1:])
     for each in given:
         name, equals, _ = each.partition('=')
