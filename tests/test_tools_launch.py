@@ -185,7 +185,7 @@ def test_torchrun_ends_without_a_traceback(signalled, status, monkeypatch, capsy
     assert capsys.readouterr().err == said
 
 
-def test_a_port_in_use(monkeypatch, capsys):
+def test_a_port_in_use(monkeypatch):
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))
         taken.listen()
