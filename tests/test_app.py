@@ -24,7 +24,15 @@ from PIL import Image
 from ports import free_port
 
 import mmlape
-from mmlape.apps.app import Answers, _described, application, build, drawn_nuclei, is_own_host
+from mmlape.apps.app import (
+    Answers,
+    _described,
+    _pixels,
+    application,
+    build,
+    drawn_nuclei,
+    is_own_host,
+)
 from mmlape.apps.export.verify import made_images
 from mmlape.apps.inference import Result
 from mmlape.research.analysis import ModelPanels
@@ -111,6 +119,17 @@ def test_a_file_is_read_as_predict_reads_it(name, address, model, tmp_path):
     rows = find(client(address), tmp_path / name)[1]
     assert len(rows) == len(found.boxes) > 20
     assert [row[1] for row in rows] == [round(float(value), 3) for value in found.scores]
+
+
+def test_colours_stay_and_a_huge_file_is_not_decoded(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / 'a.png')
+    upload = SimpleNamespace(path=str(tmp_path / 'a.png'))
+    assert np.array_equal(_pixels(None, upload), pixels)
+    monkeypatch.setattr('mmlape.apps.app.MOST_PIXELS', 34)
+    monkeypatch.setattr('mmlape.apps.app.read_image', None)
+    with pytest.raises(gr.Error, match='at most'):
+        _pixels(None, upload)
 
 
 def test_the_page_says_what_the_model_is_and_has_an_example(address, model, pictures):

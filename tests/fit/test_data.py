@@ -342,7 +342,9 @@ class TestYolo:
 
     @pytest.mark.parametrize('there', ['/home/other/project/images', 'C:\\\\project\\\\images'])
     def test_absolute_paths_of_another_machine(self, there, tmp_path):
+        """As much of them as is here: another folder has the name of the last one."""
         yolo(tmp_path)
+        (tmp_path / 'train').mkdir()
         (tmp_path / 'data.yaml').write_text(
             f'train: "{there}/train"\nval: val.txt\nnames: [cat, dog]\n'
         )
@@ -359,7 +361,10 @@ class TestYolo:
             ('0 0.5 0.5 0.1', 'line 1.*a class and 4 numbers'),
             ('cat 0.5 0.5 0.1 0.1', "line 1: 'cat"),
             ('0 0.5 nan 0.1 0.1', 'line 1.*must be shares'),
-            ('0 60 40 20 20', 'line 1.*must be shares of the width and height, 0 to 1, not pixels'),
+            (
+                '0 .5 .5 .1 2.1',
+                'line 1.*must be shares of the width and height, 0 to 1, not pixels',
+            ),
         ],
     )
     def test_lines_that_cannot_be_read(self, line, message, tmp_path):

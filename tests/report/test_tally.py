@@ -120,18 +120,20 @@ def test_true_boxes_that_were_resized():
 def test_boxes_in_crowds_are_neither_right_nor_wrong(scale):
     """Of the crowd's class, and by half at least; what has a partner is right."""
     found = [(0, 0), (1, 0), (1, 1), (2, 0)]
-    sample = boxes_sample('a', [(0, 0)], found, [0.9, 0.8, 0.7, 0.6])
+    sample = boxes_sample('a', [(0, 0), (2, 1)], found, [0.9, 0.8, 0.7, 0.6])
     crowd, factor = torch.tensor([[0.0, 0, 45, 10]]), 1 if scale is None else torch.tensor(scale)
     sample.gt_instances.bboxes *= factor
     sample.ignored_instances = InstanceData(bboxes=crowd * factor, labels=torch.tensor([0]))
     tally = Tally(2, 1, boxes=True)
     tally.add(sample, scale)
-    assert tally.confusion.tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert tally.confusion.tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
     assert (tally.counts.right.sum(), tally.counts.wrong.sum()) == (1, 1)
-    assert tally.best[0].score == 2 / 3 and tally.best[0].found['labels'].tolist() == [0, 1]
+    assert tally.best[0].score == 2 / 4 and tally.best[0].found['labels'].tolist() == [0, 1]
     sample.ignored_instances.bboxes[:, 2] -= 1 if scale is None else 2
-    tally.add(sample, scale)  # less than half of the last one
-    assert tally.confusion.tolist() == [[2, 0, 0], [0, 0, 0], [1, 2, 0]]
+    tally.add(
+        sample, scale
+    )  # less than half of the last one, which now takes the other class's place
+    assert tally.confusion.tolist() == [[2, 0, 0], [1, 0, 1], [0, 2, 0]]
 
 
 def test_label_maps_and_labels():
