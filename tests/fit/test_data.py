@@ -298,9 +298,9 @@ class TestYolo:
         assert (tmp_path / content['images'][1]['file_name']).is_file()
         assert data.train.images == str(tmp_path)
 
-    def test_classes_as_floats_after_a_byte_order_mark(self, tmp_path):
+    def test_classes_as_floats_after_a_byte_order_mark_and_a_box_beyond_the_image(self, tmp_path):
         yolo(tmp_path)
-        (tmp_path / 'labels/train/1.txt').write_bytes(b'\xef\xbb\xbf1.0 0.5 0.5 0.1 0.1\r\n')
+        (tmp_path / 'labels/train/1.txt').write_bytes(b'\xef\xbb\xbf1.0 0.5 0.5 1.5 0.1\r\n')
         assert read(find_data(tmp_path, tmp_path / 'out'))['annotations'][1]['category_id'] == 2
 
     def test_keypoints_are_refused(self, tmp_path):
