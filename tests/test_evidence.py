@@ -379,8 +379,8 @@ def test_limit_and_interval_by_hand():
     )
     assert (found.low, found.high) == (1.0, 6.0)  # all of one seed has a probability of 1 / 27
     assert found.better == pytest.approx(7.5 / 9) and found.seeds == 3
-    with pytest.raises(ValueError, match='share no seed'):
-        statistics.difference(runs(d=0.0), base, 'mIoU', 1)
+    with pytest.raises(ValueError, match='share 1 of the two seeds'):
+        statistics.difference(runs(a=0.0, d=0.0), base, 'mIoU', 1)
 
 
 def test_runs_of_another_experiment_are_shared_if_it_has_all_views(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from mmlape.research.analysis.figures import TEXT, add_key
 from .evidence import current_runs
 from .plan import EXPERIMENTS
 from .recipes import DATA
-from .statistics import LEVEL, Difference, difference_cells, differences, markdown
+from .statistics import Difference, difference_cells, differences, markdown
 from .table import markdown_table, replace_table
 
 PAGES = ('evidence.md', 'fine_tuning.md')
@@ -28,8 +28,6 @@ NAMES = {
     'default': 'default joining', 'LN': 'LayerNorm', '0.5x': 'half the size', '2x': 'twice the size',
     'corrupted': 'corrupted images', 'none': 'no position', 'IN': 'InstanceNorm', 'BN': 'BatchNorm', 'RMS': 'RMSNorm',
 }  # fmt: skip
-# Their tables are in the page of fine-tuning.
-ELSEWHERE = ('camvid-tuning', 'nuclei-tuning')
 
 
 def write_pages(docs: Path, records: Path) -> None:
@@ -57,7 +55,7 @@ def differences_table(records: Path) -> str:
     rows, hours = [], []
     for name, experiment in EXPERIMENTS.items():
         runs = current_runs(records / f'evidence_{name}.json', experiment)
-        if not experiment.baseline or not runs or name in ELSEWHERE:
+        if not experiment.baseline or not runs:
             continue
         hours.append(f'{name} {sum(run["processor_seconds"] for run in runs) / 3600:.1f}')
         measure = DATA[experiment.data].measure
@@ -114,7 +112,7 @@ def draw_differences(found: dict[str, dict[str, Difference]]) -> Figure:
         place.set_yticks(range(len(each)), list(each))
         place.set_ylim(len(each) - 0.5, -0.5)
         place.set_title(title, fontsize=TEXT, pad=3)
-    axes[-1, 0].set_xlabel(f'difference in points; bars: interval of {LEVEL:.0%}', fontsize=TEXT)
+    axes[-1, 0].set_xlabel('difference in points, with its interval', fontsize=TEXT)
     names = {False: 'within the limit of the t-test', True: 'beyond it, with an interval without 0'}
     add_key(figure, **{names[exceeds]: mark for exceeds, mark in marks.items()})
     return figure

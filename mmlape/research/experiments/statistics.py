@@ -22,7 +22,7 @@ class Difference(NamedTuple):
         mean: Over the seeds.
         low, high: The interval of the bootstrap over images and seeds.
         better: The share of pairs of runs in which the variant is better, ties half.
-        limit: The least difference that is significant in a paired t-test over the seeds; NaN for one seed.
+        limit: The least difference that is significant in a paired t-test over the seeds.
         seeds: How many both have.
     """
 
@@ -45,12 +45,14 @@ def difference(
         comparisons: For how many the level of the interval, :data:`LEVEL`, is corrected (Bonferroni).
 
     Raises:
-        ValueError: If they share no seed.
+        ValueError: If they share less than two seeds.
     """
     first, second = ({run['seed']: run for run in runs} for runs in (ones, others))
     seeds = sorted(first.keys() & second.keys())
-    if not seeds:
-        raise ValueError('the two variants share no seed')
+    if len(seeds) < 2:
+        raise ValueError(
+            f'the two variants share {len(seeds)} of the two seeds that a comparison takes'
+        )
     values = np.array([[r[s]['metrics'][measure] for s in seeds] for r in (first, second)])
     sampled = np.array([[r[s]['sampled'][measure] for s in seeds] for r in (first, second)])
     single, gaps = values[0] - values[1], sampled[0] - sampled[1]  # (seeds,), (seeds, samples)
@@ -62,10 +64,8 @@ def difference(
     low, high = np.quantile(drawn, [tail, 1 - tail])
     pairs = values[0][:, None] - values[1]
     better = (pairs > 0).mean() + (pairs == 0).mean() / 2
-    limit = np.nan
-    if len(seeds) > 1:
-        spread = single.std(ddof=1) / len(seeds) ** 0.5
-        limit = float(student.ppf(1 - tail, len(seeds) - 1) * spread)
+    spread = single.std(ddof=1) / len(seeds) ** 0.5
+    limit = float(student.ppf(1 - tail, len(seeds) - 1) * spread)
     return Difference(
         float(single.mean()), float(low), float(high), float(better), limit, len(seeds)
     )
@@ -74,7 +74,7 @@ def difference(
 def differences(
     experiment: Experiment, runs: Sequence[dict[str, Any]], view: str = ''
 ) -> dict[str, Difference]:
-    """Each variant that has been run beside the baseline, by name.
+    """Each variant that has been run beside the baseline with two seeds or more, by name.
 
     Args:
         view: One of the experiment's views of the images. Default: the images as they are.
@@ -87,7 +87,7 @@ def differences(
     return {
         name: difference(found, base, measure, comparisons * (len(experiment.views) if view else 1))
         for name, found in of.items()
-        if seeds & {run['seed'] for run in found}
+        if len(seeds & {run['seed'] for run in found}) > 1
     }
 
 
@@ -114,12 +114,12 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
         for variant, found in of.items()
     ]
     lines = markdown_table(head, rows)
-    if experiment.baseline in of and len(of) > 1:
-        gaps = [
-            [variant, f'{measure}, {view}' if view else measure, *difference_cells(found)]
-            for view in ('', *experiment.views)
-            for variant, found in differences(experiment, runs, view).items()
-        ]
+    gaps = [
+        [variant, f'{measure}, {view}' if view else measure, *difference_cells(found)]
+        for view in ('', *experiment.views)
+        for variant, found in differences(experiment, runs, view).items()
+    ]
+    if gaps:
         title = f'minus {experiment.baseline}'
         head = [title, 'of', 'difference', 'interval', 'better', 'limit', 'seeds']
         lines += ['', *markdown_table(head, gaps)]
@@ -132,5 +132,5 @@ def markdown(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> str:
 def difference_cells(found: Difference) -> list[str]:
     """Mean, interval, probability of improvement, limit and number of seeds, as in the tables."""
     interval = f'{found.low:+.2f} to {found.high:+.2f}'
-    limit = '-' if np.isnan(found.limit) else f'{found.limit:.2f}'
-    return [f'{found.mean:+.2f}', interval, f'{found.better:.0%}', limit, str(found.seeds)]
+    cells = [f'{found.mean:+.2f}', interval, f'{found.better:.0%}', f'{found.limit:.2f}']
+    return [*cells, str(found.seeds)]
