@@ -274,13 +274,13 @@ def main() -> int:
 
 
 def page_table(record: dict[str, dict]) -> str:
-    """The table of docs/speed.md: operators forward + backward, theirs -> ours, with DTN's kernels; like rows once."""
+    """The table of docs/speed.md: operators forward + backward, theirs -> ours -> DTN's kernels; like rows once."""
     rows: dict[tuple[str, ...], str] = {}
     for name, models in record.items():
         for other in [each for each in models if each not in (OURS, KERNELS)]:
-            pair = models[other], models.get(KERNELS, models[OURS])
+            all_forms = [models[each] for each in (other, OURS, KERNELS) if each in models]
             cells = (
-                ' -> '.join('{forward} + {backward}'.format(**each[dtype]) for each in pair)
+                ' -> '.join('{forward} + {backward}'.format(**each[dtype]) for each in all_forms)
                 for dtype in DTYPES
             )
             rows.setdefault((other, *cells), name)
