@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -174,3 +175,7 @@ def draw(found: dict, axis: str, path: Path) -> None:
         row[0].set_ylabel(name.replace(', ', ',\n'), fontsize=8)
         row[0].legend(fontsize=8)
     save_figure(figure, path)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -22,6 +22,15 @@ from mmlape.research.datasets import build_digit_scenes
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def test_programs_run():
+    """A file that has a `main` calls it: one that did not measured nothing, in silence."""
+    for path in (ROOT / 'benchmarks').glob('*.py'):
+        text = path.read_text(encoding='utf-8')
+        if '\ndef main(' in text:
+            end = text.rpartition('\nif __name__ == ')[2]
+            assert end.startswith("'__main__':\n") and 'main()' in end, path.name
+
+
 @pytest.mark.parametrize('flavour', ['segmentation', 'detection'])
 def test_the_published_adapter_is_ours(flavour):
     """And all of it is trained; its gradients: tests/backbones/test_vit_adapter.py."""
