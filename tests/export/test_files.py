@@ -332,7 +332,7 @@ def test_runtimes_take_every_step_of_a_shipped_test_pipeline(paths):
 
 
 def test_steps_that_a_runtime_does_not_take_are_named():
-    """Of the second resize too, since a file has one scale; and inside wrapped data sets."""
+    """Second steps of a kind too, since a file has one of each; and inside wrapped data sets."""
     pipeline = [
         dict(type='mmlape.LoadImage'),
         dict(type=DarkBackground),
@@ -342,12 +342,16 @@ def test_steps_that_a_runtime_does_not_take_are_named():
         dict(type='mmseg.CLAHE'),
         dict(type='Resize', scale=(128, 64)),
         dict(type='Pad', size_divisor=32),
+        dict(type='ResizeToMultiple', size_divisor=64),
+        dict(type=DarkBackground, brightest=9),
         dict(type='LoadAnnotations'),
         dict(type='PackDetInputs'),
     ]
     whole = dict(type='ConcatDataset', datasets=[dict(type='CocoDataset', pipeline=pipeline)])
     cfg = Config(dict(model={}, test_dataloader=dict(dataset=whole)))
-    assert steps_left_out(cfg) == ['Resize', 'CLAHE', 'Resize', 'Pad']
+    assert steps_left_out(cfg) == [
+        'Resize', 'CLAHE', 'Resize', 'Pad', 'ResizeToMultiple', 'DarkBackground'
+    ]  # fmt: skip
 
 
 def test_the_runtime_makes_backgrounds_dark(runtime):

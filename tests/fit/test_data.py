@@ -361,6 +361,7 @@ class TestYolo:
             ('0 0.5 0.5 0.1', 'line 1.*a class and 4 numbers'),
             ('cat 0.5 0.5 0.1 0.1', "line 1: 'cat"),
             ('0 0.5 nan 0.1 0.1', 'line 1.*must be shares'),
+            ('0 60 40 20 20', 'line 1.*must be shares of the width and height, 0 to 1, not pixels'),
             (
                 '0 .5 .5 .1 2.1',
                 'line 1.*must be shares of the width and height, 0 to 1, not pixels',

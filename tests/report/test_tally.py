@@ -130,9 +130,8 @@ def test_boxes_in_crowds_are_neither_right_nor_wrong(scale):
     assert (tally.counts.right.sum(), tally.counts.wrong.sum()) == (1, 1)
     assert tally.best[0].score == 2 / 4 and tally.best[0].found['labels'].tolist() == [0, 1]
     sample.ignored_instances.bboxes[:, 2] -= 1 if scale is None else 2
-    tally.add(
-        sample, scale
-    )  # less than half of the last one, which now takes the other class's place
+    # Less than half of the last one is inside now, so that it counts, in the place of the other class.
+    tally.add(sample, scale)
     assert tally.confusion.tolist() == [[2, 0, 0], [1, 0, 1], [0, 2, 0]]
 
 

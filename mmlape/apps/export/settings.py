@@ -85,13 +85,15 @@ def steps_left_out(cfg: Config) -> list[str]:
 
     The first one, which reads an image, and those that read annotations or pack are no matter of a runtime.
     """
-    known = ('ResizeToMultiple', DarkBackground.__name__)
+    once = {'ResizeToMultiple', DarkBackground.__name__}
     left_out, scale_is_known = [], False
     for step in _test_pipeline(cfg)[1:]:
         name = type_name(step)
         if name.endswith('Resize') and step.get('scale') is not None and not scale_is_known:
             scale_is_known = True
-        elif name not in known and not name.startswith(('Load', 'Pack')):
+        elif name in once:
+            once.remove(name)
+        elif not name.startswith(('Load', 'Pack')):
             left_out.append(name)
     return left_out
 
