@@ -37,6 +37,7 @@ from mmlape.registry import MODELS
 from . import cases
 from .__main__ import quieten
 from .cases import KERNELS, OURS, Case
+from .side_by_side import taken_for_eager
 
 RECORD = Path(__file__).parent / 'records' / 'launches.json'
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16}
@@ -132,10 +133,8 @@ def eager_on_a_gpu(launches: Launches) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if name.startswith('mmlape.') and hasattr(module, 'can_cache'):
                 stack.enter_context(patch(module, 'can_cache', lambda: True))
-            # A mode sees MMCV's sampling only as an operator; an eager step calls it as a function.
-            sampling = name == 'mmlape.layers.deformable'
-            if name.startswith('mmlape.') and hasattr(module, 'is_eager') and not sampling:
-                stack.enter_context(patch(module, 'is_eager', lambda *_tensors: True))
+        # A mode sees MMCV's sampling only as an operator; an eager step calls it as a function.
+        stack.enter_context(taken_for_eager(but='mmlape.layers.deformable'))
         stack.enter_context(patch(replace, 'is_tracing', lambda: False))
         yield
 

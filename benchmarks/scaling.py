@@ -23,7 +23,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .__main__ import quieten
 from .cases import OURS, Case, adapter, pvt_small, swin_tiny, vit
 from .measuring import TIMES, time_of
-from .side_by_side import CLOCKS, CLONE, keep_freed_memory, write_record
+from .side_by_side import (
+    CLOCKS,
+    CLONE,
+    keep_freed_memory,
+    saved_bytes,
+    taken_for_eager,
+    write_record,
+)
 
 RECORD = CLONE / 'benchmarks/records/scaling_cpu.json'
 PICTURE = CLONE / 'docs/images/scaling-{axis}.png'
@@ -108,20 +115,10 @@ def point(case: Case, options: argparse.Namespace) -> dict[str, dict[str, float]
 
 def kept_megabytes(case: Case, name: str) -> float:
     """Memory saved for backward, computed with fake tensors."""
-    kept: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage.nbytes()
-        return tensor
-
     model = case.models[name]
     model.train()  # upstream's return nothing
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = case.call(model)
-    del outputs
-    return sum(kept.values()) / 1e6
+    with FakeTensorMode(allow_non_fake_inputs=True), taken_for_eager():
+        return saved_bytes(partial(case.call, model)) / 1e6
 
 
 def read(record: Path) -> dict:

@@ -9,14 +9,19 @@ import platform
 import runpy
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
+from unittest import mock
 
 import torch
+
+from mmlape.runtime.private import storage_address
 
 CLONE = Path(__file__).resolve().parents[1]
 CLOCKS = {'wall': time.perf_counter, 'processor': time.process_time}
@@ -84,13 +89,22 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     }
 
 
+@contextmanager
+def taken_for_eager(but: str = '') -> Iterator[None]:
+    """Let our modules, all but one, take the branches of an ordinary step, although a mode counts or fakes."""
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith('mmlape.') and name != but and hasattr(module, 'is_eager'):
+                stack.enter_context(mock.patch.object(module, 'is_eager', return_value=True))
+        yield
+
+
 def saved_bytes(call: Callable[[], object]) -> int:
     """Bytes that autograd saves for the backward pass of ``call``; each storage is counted once."""
     kept: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage_address(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

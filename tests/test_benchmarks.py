@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,14 +110,22 @@ def test_scaling_measures_a_point_once_and_draws_it(monkeypatch, capsys, tmp_pat
         'DTN, kept, 512 to 1024: pixels to the power of LayerNorm 0.99, published 1.84, ours 1.00'
     )
     assert said in capsys.readouterr().out
-    case = small(512, 1)
-    kept = side_by_side.saved_bytes(lambda: case.call(case.models['published'])) / 1e6
-    assert first['DTN']['side']['512']['kept']['published'] == pytest.approx(kept, rel=0.05)
     monkeypatch.setattr(scaling, 'point', None)
     assert scaling.main() == 0
     torch.set_num_threads(threads)
     assert scaling.read(record) == first
     assert all((tmp_path / f'{axis}.png').stat().st_size for axis in ('side', 'batch'))
+
+
+@pytest.mark.parametrize(
+    'case', [partial(cases.dtn, 8, 16, 2, 1, 1), partial(cases.adapter, 'segmentation', 64)]
+)
+def test_memory_is_counted_without_values_as_with_them(case):
+    case = case()
+    for name, model in case.models.items():
+        model.train()
+        kept = side_by_side.saved_bytes(partial(case.call, model))
+        assert 1e6 * scaling.kept_megabytes(case, name) == pytest.approx(kept, rel=1e-3), name
 
 
 @pytest.mark.slow

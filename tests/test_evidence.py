@@ -498,6 +498,14 @@ def test_a_network_starts_with_the_classifier_of_its_seed(tmp_path, maps, monkey
     evidence._run_missing([*jobs.values()], path, 1)
     assert left == [jobs['LaPE']]
 
+    # What has its record needs no weights.
+    transferred = plan.EXPERIMENTS['camvid-transfer'].variants
+    done = [evidence.job_of('camvid-transfer', name, 0, maps, tmp_path) for name in transferred]
+    records = [dict(variant=job.variant, seed=0, settings=job.settings) for job in done]
+    path.with_name('evidence_camvid-transfer.json').write_text(json.dumps(records))
+    evidence._run_missing(done, path.with_name('evidence_camvid-transfer.json'), 1)
+    assert left == [jobs['LaPE']]
+
 
 def make(folder):
     folder.mkdir(parents=True, exist_ok=True)

@@ -95,12 +95,6 @@ def _run_one(name: str, options: argparse.Namespace) -> None:
         # Seed by seed, so that an unfinished table has all variants.
         for seed in range(options.seeds or experiment.seeds):
             jobs += [job_of(name, variant, seed, root, options.work_dir) for variant in variants]
-        for start in filter(None, map(_start_of, jobs)):
-            if not checkpoint_of(start).is_file():
-                raise ValueError(
-                    f'there is no {checkpoint_of(start)}: run `mmlape experiment {PRETRAINING}` first, with the same '
-                    '--work-dir'
-                )
         _run_missing(jobs, path, options.workers or cores())
     runs = current_runs(path, experiment)
     print(f'\n{experiment.question}\n\n{markdown(experiment, runs)}')
@@ -188,7 +182,11 @@ def _entered(new: dict[str, Any], path: Path) -> list[dict[str, Any]]:
 
 
 def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
-    """Run the jobs without a record, and enter each as it comes."""
+    """Run the jobs without a record, and enter each as it comes.
+
+    Raises:
+        ValueError: If weights that a job starts from are not there.
+    """
     runs = _with_shared(jobs, path)
     done = {(run['variant'], run['seed'], run['settings']) for run in runs}
     left = [
@@ -197,6 +195,12 @@ def _run_missing(jobs: list[Job], path: Path, workers: int) -> None:
         if (job.variant, job.seed, job.settings) not in done
         or (job.experiment == PRETRAINING and not checkpoint_of(job).is_file())
     ]
+    for start in filter(None, map(_start_of, left)):
+        if not checkpoint_of(start).is_file():
+            raise ValueError(
+                f'there is no {checkpoint_of(start)}: run `mmlape experiment {PRETRAINING}` first, with the same '
+                '--work-dir'
+            )
     for job, new in finished_jobs(do, left, len(jobs), workers):
         _entered(new, path)
         measure = DATA[EXPERIMENTS[job.experiment].data].measure
