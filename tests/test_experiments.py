@@ -96,6 +96,22 @@ def test_only_a_whole_record_of_the_same_settings_counts(tmp_path):
     assert plain.settings == moved.settings not in {each.settings for each in others}
 
 
+def test_the_time_left_counts_runs_that_are_under_way(monkeypatch, capsys):
+    """Four runs of 600 seconds, two at a time; the first ends after 600 seconds, and so does the second."""
+    now = iter([0, 600, 600, 1200, 1290])
+    monkeypatch.setattr(study.time, 'monotonic', lambda: next(now))
+    reports = [Report('result', job, {}) for job in (1, 0, 2, 3)]
+    monkeypatch.setattr(study, 'run_jobs', lambda *_: (each for each in reports))
+    assert len([*study.finished_jobs(None, [...] * 4, 9, 2)]) == 4
+    assert capsys.readouterr().out.splitlines() == [
+        '4 of 9 runs are to be done, 2 at a time.',
+        'Ctrl-C stops; the same command continues.',
+        '    about 10:00 for the other 3',
+        '    about 10:00 for the other 2',
+        '    about 0:00 for the other 1',
+    ]
+
+
 def test_what_is_done_is_not_run_again(tmp_path, data_root, monkeypatch, capsys):
     ran, stop_after = [], 2
 

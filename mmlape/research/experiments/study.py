@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -168,18 +169,24 @@ def finished_jobs(
     Raises:
         RuntimeError: A job failed.
     """
-    print(f'{len(left)} of {total} runs are to be done, {min(workers, len(left))} at a time.')
+    workers = min(workers, len(left))
+    print(f'{len(left)} of {total} runs are to be done, {workers} at a time.')
     print('Ctrl-C stops; the same command continues.', flush=True)
-    start = time.monotonic()
+    begin = time.monotonic()
+    starts = [begin] * workers  # of each job; a later one starts when another ends
+    taken = []
     with contextlib.closing(run_jobs(do, left, workers)) as reports:
-        for done, report in enumerate(reports, 1):
+        for report in reports:
             job = left[report.job]
             if report.kind == 'error':
                 raise RuntimeError(f'{job.name} failed:\n{report.value}')
             yield job, report.value
-            if rest := len(left) - done:
-                seconds = (time.monotonic() - start) / done * rest
-                print(f'    about {clock(seconds)} for the other {rest}', flush=True)
+            now = time.monotonic()
+            taken.append(now - starts[report.job])
+            starts.append(now)
+            if rest := len(left) - len(taken):
+                seconds = fmean(taken) * len(left) / workers - (now - begin)
+                print(f'    about {clock(max(0, seconds))} for the other {rest}', flush=True)
 
 
 def do(run: Run, report: Any) -> dict[str, Any]:
