@@ -93,13 +93,16 @@ def test_parts_are_taken_when_asked_for(maker, commands):
     log = commands('train.py', 'config.py', '--resume', *partly, 'experiment_name=resumed')
     assert 'stays random: head.weight' in log and 'resumed epoch: 1' in log
     broken = maker.make(UNFIT, 'one_infinite_value')
-    message = commands.refused('test.py', 'config.py', broken, '--allow-partial')
-    assert 'head.weight is NaN or infinite' in message
+    for asked in ((), ('--allow-partial',)):
+        message = commands.refused('test.py', 'config.py', broken, *asked)
+        assert message.endswith('head.weight is NaN or infinite')
 
 
-def test_a_backbone_alone_says_where_it_goes(maker, commands):
+def test_weights_of_other_tools_say_what_is_wrong(maker, commands):
     message = commands.refused('test.py', 'config.py', maker.make(UNFIT, 'the_backbone_alone'))
     assert 'it is only a backbone: name it in init_cfg of model.backbone' in message
+    message = commands.refused('test.py', 'config.py', maker.make(UNFIT, 'under_another_name'))
+    assert message.endswith("its weights are under 'model' instead of 'state_dict'")
 
 
 def test_weights_of_a_config_that_cannot_be_had(commands, tmp_path, monkeypatch):

@@ -47,9 +47,12 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
     own = model.state_dict()
     state = OrderedDict((re.sub(r'^module\.', '', name), value) for name, value in state.items())
     report = LoadReport(source, type(model).__name__)
+    inside = [name for name, value in state.items() if _holds_weights(value)]
     for name in [n for n in state if not (isinstance(state[n], Tensor) or n.endswith(_EXTRA))]:
         report.left_out[name] = f'a {type(state.pop(name)).__name__}, not a tensor'
     report.problems += problems_of(state, own)
+    if inside and not state:
+        report.problems.append(f"its weights are under {inside[0]!r} instead of 'state_dict'")
     if report.problems:
         return report
     _load(model, state, report)
@@ -62,6 +65,10 @@ def match(model: nn.Module, state: Mapping[str, Any], source: str) -> LoadReport
         value = values.get(name)
         report.sizes[name] = value.numel() if isinstance(value, Tensor) else 0
     return report
+
+
+def _holds_weights(value: object) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(each, Tensor) for each in value.values())
 
 
 def _load(model: nn.Module, state: OrderedDict[str, Any], report: LoadReport) -> None:

@@ -371,7 +371,7 @@ def _refusal(file: str, report: LoadReport, of_parts: bool) -> str:
     parts = list(report.problems[:2])
     if len(report.problems) > 2:
         parts.append(f'{len(report.problems) - 2} more of this kind')
-    if of_parts:
+    if of_parts and report.sizes:  # else nothing was compared
         parts += misfits(report)
         if any(f'{_BACKBONE}{name}' in report.sizes for name in report.left_out):
             parts.append('it is only a backbone: name it in init_cfg of model.backbone')

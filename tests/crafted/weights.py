@@ -68,6 +68,7 @@ table(
     no_state_dict=_state(lambda state: None),
     the_head_alone=_state(lambda state: {k: v for k, v in state.items() if k.startswith('head.')}),
     the_backbone_alone=lambda m: {k[9:]: v for k, v in m.state.items() if k.startswith('backbone.')},
+    under_another_name=lambda m: dict(model=m.state, epoch=1),
     another_architecture=_state(lambda state: torch.nn.Transformer(8, 2, 1, 1, 8).state_dict()),
 )  # fmt: skip
 table(
