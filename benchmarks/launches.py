@@ -46,7 +46,7 @@ NO_KERNEL = {
 }  # fmt: skip
 PARTS = ('forward', 'backward', 'views')
 # MMCV's backward kernel adds to gradients, which are filled with zeros before. DTN's: mmlape/gpu/dtn.py.
-SEVERAL = {'deformable_sampling_on_gpu_backward': 2, 'dtn_gpu': 5, 'dtn_gpu_backward': 6}
+SEVERAL = {'deformable_sampling_on_gpu_backward': 2, 'dtn_gpu': 4, 'dtn_gpu_backward': 5}
 
 
 def vit_with_lape() -> Case:

@@ -43,6 +43,16 @@ def test_no_more_than_in_the_record(name):
             assert all(found[part] <= SLACK * kept[part] for part in kept), (found, kept)
 
 
+def test_kernels_of_dtn_cost_a_network_little():
+    norms = KEPT['pvt-small 512, DTN']
+    for dtype in DTYPES:
+        ours, others = (
+            sum(norms[whose][dtype][part] for part in ('forward', 'backward'))
+            for whose in (KERNELS, 'LayerNorm')
+        )
+        assert ours <= 1.3 * others
+
+
 def test_the_page_shows_the_record():
     assert KEPT.keys() == CASES.keys()
     assert page_table(KEPT) in (REPO / 'docs/speed.md').read_text(encoding='utf-8')

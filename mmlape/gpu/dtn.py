@@ -1,4 +1,4 @@
-"""DTN by Triton kernels, as ``mmlape::dtn_gpu`` of PyTorch: five launches forward, six backward.
+"""DTN by Triton kernels, as ``mmlape::dtn_gpu`` of PyTorch: four launches forward, five backward.
 
 Bytes that they move per channel of a token, with tokens of s bytes and cells of p x p tokens (p > 1):
 
@@ -29,6 +29,8 @@ TILE, MOST = 1024, 4096
 PROGRAMS = 1024
 # Blocks of products: rows of the result, what is summed at a time, and columns; gradients are three products each.
 ROWS, STEP, COLUMNS, GRADIENT_COLUMNS = 32, 16, 64, 32
+# Chunks of cells of which the centre is made: few, since each block of a product sums them up again.
+PARTS = 32
 
 
 class _Plan(NamedTuple):
@@ -73,9 +75,9 @@ class _Plan(NamedTuple):
         heads, depth = self.model['G'], self.model['D']
         return self.B * heads, _blocks(others * 2 * depth, across), _blocks(length, ROWS)
 
-    def token_blocks(self, tokens: int) -> tuple[int]:
-        """The grid for blocks of so many tokens."""
-        return (self.B * _blocks(self.prefix + self.H * self.W, tokens),)
+    def token_blocks(self, tokens: int) -> int:
+        """The number of blocks of so many tokens."""
+        return self.B * _blocks(self.prefix + self.H * self.W, tokens)
 
 
 def supports_width(channels: int, heads: int) -> bool:
@@ -144,31 +146,33 @@ def _sources(x: Tensor, cells: Tensor, plan: _Plan) -> tuple[Tensor | None, ...]
 
 def _describe(
     x: Tensor, positions: Tensor, statistics: Sequence[Tensor], plan: _Plan, eps: float
-) -> None:
-    """Fill in all statistics but the moments."""
+) -> Tensor:
+    """Fill in cells or scales, and rows; return the sum of each chunk of cells."""
     _, cells, centre, rows = statistics
     sums = centre.new_empty(plan.B * plan.chunks, x.shape[2])
+    of_rows = plan.model['G'] * (_blocks(plan.A, 16) + _blocks(plan.E, 16))
     _launch(
-        kernels.describe_cells, (plan.B * plan.chunks,), x, *_sources(x, cells, plan)[1:], sums,
-        *plan.of_tokens(), plan.chunk, plan.chunks, eps, **plan.model, **plan.cut,
+        kernels.describe, (of_rows + plan.B * plan.chunks,), x, positions,
+        *_sources(x, cells, plan)[1:], sums, rows, *plan.of_tokens(), plan.chunk, plan.chunks, eps,
+        **plan.model, **plan.cut, ROWS=16, COLUMNS=64,
     )  # fmt: skip
-    G, D = plan.model['G'], plan.model['D']
-    programs = G * (_blocks(plan.A, 16) + _blocks(plan.E, 16)) + plan.B * _blocks(G * D, 64)
-    _launch(
-        kernels.describe_maps, (programs,), positions, rows, sums, centre, plan.A, plan.E,
-        plan.chunks, G=G, D=D, ROWS=16, COLUMNS=64,
-    )  # fmt: skip
+    return sums
 
 
-def _first_pairs(x: Tensor, positions: Tensor, statistics: Sequence[Tensor], plan: _Plan) -> Tensor:
-    """Filter values and squares of the cells with ``P_y``."""
+def _first_pairs(
+    x: Tensor,
+    positions: Tensor,
+    statistics: Sequence[Tensor],
+    plan: _Plan,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """Filter values and squares of the cells with ``P_y``; with ``sums``, fill in the centre too."""
     moments, cells, centre, rows = statistics
     pairs = torch.empty_like(moments)
     _launch(
-        kernels.weigh, plan.blocks(True, COLUMNS), *_sources(x, cells, plan), centre, positions,
-        rows, None, pairs,
-        plan.A, plan.E, plan.prefix, **plan.model, OF_ROWS=True, ROWS=ROWS, STEP=STEP,
-        COLUMNS=COLUMNS,
+        kernels.weigh, plan.blocks(True, COLUMNS), *_sources(x, cells, plan), sums, centre,
+        positions, rows, None, pairs, plan.A, plan.E, plan.prefix, plan.chunk, plan.chunks,
+        **plan.model, OF_ROWS=True, ROWS=ROWS, STEP=STEP, COLUMNS=COLUMNS, PARTS=PARTS,
     )  # fmt: skip
     return pairs
 
@@ -220,15 +224,15 @@ def dtn(
         return y, *statistics
     moments, _, centre, rows = statistics
     with _on_device(x):
-        _describe(x, positions, statistics, plan, eps)
-        pairs = _first_pairs(x, positions, statistics, plan)
+        sums = _describe(x, positions, statistics, plan, eps)
+        pairs = _first_pairs(x, positions, statistics, plan, sums)
         _launch(
-            kernels.weigh, plan.blocks(False, COLUMNS), None, None, None, None, positions, rows, pairs,
-            moments, plan.A, plan.E, plan.prefix, **plan.model, OF_ROWS=False, ROWS=ROWS,
-            STEP=STEP, COLUMNS=COLUMNS,
+            kernels.weigh, plan.blocks(False, COLUMNS), *[None] * 5, positions, rows, pairs,
+            moments, plan.A, plan.E, plan.prefix, plan.chunk, plan.chunks, **plan.model,
+            OF_ROWS=False, ROWS=ROWS, STEP=STEP, COLUMNS=COLUMNS, PARTS=PARTS,
         )  # fmt: skip
         _launch(
-            kernels.normalise, plan.token_blocks(plan.tile['TOKENS']), x, moments, centre,
+            kernels.normalise, (plan.token_blocks(plan.tile['TOKENS']),), x, moments, centre,
             mean_omega, var_omega, weight, bias, y, mean_ratio, var_ratio, *plan.of_tokens(), eps,
             **plan.model, **plan.tile,
         )  # fmt: skip
@@ -276,15 +280,12 @@ def _backward(
         d_cells, slopes, slots_of_x = _through_maps(x, positions, statistics, d_moments, plan)
         # A whole tile would leave too few registers.
         half = dict(plan.tile, TOKENS=max(plan.tile['TOKENS'] // 2, 1))
+        of_parameters = _blocks(2 * channels + 2 * heads, 32) + heads
         _launch(
-            gradient_kernels.to_tokens, plan.token_blocks(half['TOKENS']), x, grad, moments,
-            _sources(x, cells, plan)[1], centre, mean_omega, var_omega, weight, d_cells, found[0],
-            *shares, *plan.of_tokens(), eps, **plan.model, **half,
-        )  # fmt: skip
-        programs = _blocks(2 * channels + 2 * heads, 32) + heads
-        _launch(
-            gradient_kernels.sum_up, (programs,), sums, slopes, mean_omega, var_omega, *found[1:],
-            len(sums), slopes.shape[1], slots_of_x, G=heads, D=plan.model['D'], ROWS=32, COLUMNS=32,
+            gradient_kernels.to_inputs, (of_parameters + plan.token_blocks(half['TOKENS']),), x, grad,
+            moments, _sources(x, cells, plan)[1], centre, mean_omega, var_omega, weight, d_cells,
+            sums, slopes, *found, *shares, *plan.of_tokens(), len(sums), slopes.shape[1],
+            slots_of_x, eps, **plan.model, **half, ROWS=32, COLUMNS=32,
         )  # fmt: skip
     return tuple(found)
 

@@ -167,8 +167,9 @@ def weigh_gradients(
     cell, valid = j * step + other * across, (j < length) & (other < others)
     tl.store(out + image + cell * (2 * D) + k, found, valid)
     if OF_ROWS:
+        middle = tl.load(centre + (b * G + g) * D + k % D)
         value = _cell_values(
-            x, cells, scales, centre, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
+            x, cells, scales, middle, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
         )
     else:
         value = tl.load(pairs + image + cell * (2 * D) + k, valid, 0.0)
@@ -178,10 +179,10 @@ def weigh_gradients(
     tl.store(to + 1, tl.sum(tl.sum(by_square * value, axis=1), axis=0))
 
 
-@triton.jit(do_not_specialize=SIZES)
-def to_tokens(
-    x, grad, moments, cells, centre, mean_omega, var_omega, weight, d_cells, d_x, mean_ratio,
-    var_ratio, H, W, E, prefix, num_cells, eps,
+@triton.jit
+def _to_tokens(
+    program, x, grad, moments, cells, centre, mean_omega, var_omega, weight, d_cells, d_x,
+    mean_ratio, var_ratio, H, W, E, prefix, num_cells, eps,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
     HEADS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -189,8 +190,8 @@ def to_tokens(
     C: tl.constexpr = G * D
     num_tokens = prefix + H * W
     blocks = tl.cdiv(num_tokens, TOKENS)
-    b = (tl.program_id(0) // blocks).to(tl.int64)
-    token = (tl.program_id(0) % blocks * TOKENS + tl.arange(0, TOKENS))[:, None, None]
+    b = (program // blocks).to(tl.int64)
+    token = (program % blocks * TOKENS + tl.arange(0, TOKENS))[:, None, None]
     valid, is_cell = token < num_tokens, token >= prefix
     g, d = tl.arange(0, HEADS)[None, :, None], tl.arange(0, DEPTH)[None, None, :]
     channel, inside = g * D + d, valid & (g < G) & (d < D)
@@ -222,17 +223,17 @@ def to_tokens(
     tl.store(d_x + (b * num_tokens + token) * C + channel, d_z, inside)
 
 
-@triton.jit(do_not_specialize=SIZES)
-def sum_up(
-    sums, slopes, mean_omega, var_omega, d_positions, d_mean_omega, d_var_omega, d_weight, d_bias,
+@triton.jit
+def _to_parameters(
+    program, sums, slopes, mean_omega, var_omega, d_positions, d_mean_omega, d_var_omega, d_weight, d_bias,
     num_sums, num_slots, slots_of_x,
     G: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of parameters: a program for each block of columns of ``sums``, and one for each head's slopes."""
+    """Sums: a program for each block of columns of ``sums``, and one for each head's slopes."""
     C: tl.constexpr = G * D
     blocks: tl.constexpr = (2 * C + 2 * G + COLUMNS - 1) // COLUMNS
-    if tl.program_id(0) < blocks:
-        c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    if program < blocks:
+        c = program * COLUMNS + tl.arange(0, COLUMNS)
         found = tl.zeros((COLUMNS,), tl.float32)
         for start in range(0, num_sums, ROWS):
             row = (start + tl.arange(0, ROWS)[:, None]).to(tl.int64)
@@ -249,7 +250,7 @@ def sum_up(
             ratio = tl.sigmoid(tl.load(var_omega + g, (g >= 0) & (g < G), 0.0).to(tl.float32))
             tl.store(d_var_omega + g, found * ratio * (1 - ratio), (g >= 0) & (g < G))
     else:
-        head = tl.program_id(0) - blocks
+        head = program - blocks
         of_x = tl.zeros((ROWS * COLUMNS,), tl.float32)
         of_y, of_both = tl.zeros_like(of_x), tl.zeros_like(of_x)
         for start in range(0, num_slots, ROWS * COLUMNS):
@@ -262,3 +263,28 @@ def sum_up(
         tl.store(d_positions + head * 3, tl.sum(of_x, axis=0))
         tl.store(d_positions + head * 3 + 1, tl.sum(of_y, axis=0))
         tl.store(d_positions + head * 3 + 2, tl.sum(of_both, axis=0))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def to_inputs(
+    x, grad, moments, cells, centre, mean_omega, var_omega, weight, d_cells, sums, slopes, d_x,
+    d_positions, d_mean_omega, d_var_omega, d_weight, d_bias, mean_ratio, var_ratio,
+    H, W, E, prefix, num_cells, num_sums, num_slots, slots_of_x, eps,
+    G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
+    HEADS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of parameters by the first programs, of tokens by the others."""
+    program = tl.program_id(0)
+    of_parameters: tl.constexpr = (2 * G * D + 2 * G + COLUMNS - 1) // COLUMNS + G
+    if program < of_parameters:
+        _to_parameters(
+            program, sums, slopes, mean_omega, var_omega, d_positions, d_mean_omega, d_var_omega,
+            d_weight, d_bias, num_sums, num_slots, slots_of_x, G, D, ROWS, COLUMNS,
+        )  # fmt: skip
+    else:
+        _to_tokens(
+            program - of_parameters, x, grad, moments, cells, centre, mean_omega, var_omega, weight,
+            d_cells, d_x, mean_ratio, var_ratio, H, W, E, prefix, num_cells, eps, G, D, POOL,
+            STABILIZE, HEADS, DEPTH, TOKENS,
+        )  # fmt: skip

@@ -8,7 +8,8 @@ Statistics are float32. Arrays in memory, beside tokens ``(B, P + H * W, C)`` of
   offset and squared offset. With the three numbers of a head, they give each weight: no map is stored.
 * ``cells`` ``(B, A * E, C)``: means of (stabilised) tokens, where POOL > 1; else ``scales`` ``(B, H * W, G)``, by which
   each head of a token is multiplied.
-* pairs ``(B, G, A, E, 2, D)``: of the values and squares of cells, counted from ``centre`` ``(B, C)``.
+* pairs ``(B, G, A, E, 2, D)``: of the values and squares of cells, counted from ``centre`` ``(B, C)``, which is near
+  their mean, so that a variance loses no digits.
 
 Every sum is of one program, or of parts that one program adds up in a fixed order: results are deterministic.
 """
@@ -48,14 +49,14 @@ def _ratio(omega, value, g, is_head, is_cell):
     return tl.where(is_cell, ratio, 1.0)
 
 
-@triton.jit(do_not_specialize=SIZES)
-def describe_cells(
-    x, cells, scales, sums, H, W, E, prefix, num_cells, chunk, num_chunks, eps,
+@triton.jit
+def _describe_cells(
+    program, x, cells, scales, sums, H, W, E, prefix, num_cells, chunk, num_chunks, eps,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
     HEADS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """``cells`` or ``scales`` of a chunk of cells, and the sum of its cells, ``sums`` ``(B, chunks, C)``."""
-    b, part = (tl.program_id(0) // num_chunks).to(tl.int64), tl.program_id(0) % num_chunks
+    b, part = (program // num_chunks).to(tl.int64), program % num_chunks
     g, d = tl.arange(0, HEADS)[:, None], tl.arange(0, DEPTH)[None, :]
     channel, known = g * D + d, (g < G) & (d < D)
     x += (b * (prefix + H * W) + prefix) * (G * D)
@@ -91,66 +92,73 @@ def describe_cells(
             of_cell /= tl.minimum(H - row, POOL) * tl.minimum(W - column, POOL)
             tl.store(cells + (b * num_cells + cell) * (G * D) + channel, of_cell, known)
             total += of_cell
-    tl.store(sums + tl.program_id(0).to(tl.int64) * (G * D) + channel, total, known)
+    tl.store(sums + program.to(tl.int64) * (G * D) + channel, total, known)
+
+
+@triton.jit
+def _describe_rows(program, positions, rows, A, E, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """``rows``, a block of them."""
+    of_y, blocks = tl.cdiv(A, ROWS), tl.cdiv(A, ROWS) + tl.cdiv(E, ROWS)
+    g, block = program // blocks, program % blocks
+    of_rows = block < of_y
+    linear, square = _parameters(positions, g, of_rows)
+    length, before = tl.where(of_rows, A, E), tl.where(of_rows, 0, A)
+    i = (block - tl.where(of_rows, 0, of_y)) * ROWS + tl.arange(0, ROWS)
+    most = tl.full((ROWS,), -float('inf'), tl.float32)
+    total, mean, spread = tl.zeros_like(most), tl.zeros_like(most), tl.zeros_like(most)
+    for start in range(0, length, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)[None, :]
+        offset = (i[:, None] - j).to(tl.float32)
+        score = tl.where(j < length, _score(offset, linear, square), -float('inf'))
+        now = tl.maximum(most, tl.max(score, axis=1))
+        weight, shrink = tl.exp(score - now[:, None]), tl.exp(most - now)
+        total = total * shrink + tl.sum(weight, axis=1)
+        mean = mean * shrink + tl.sum(weight * offset, axis=1)
+        spread = spread * shrink + tl.sum(weight * offset * offset, axis=1)
+        most = now
+    to = rows + (g * (A + E) + before + i) * 4
+    is_row = i < length
+    tl.store(to, most, is_row)
+    tl.store(to + 1, 1 / total, is_row)
+    tl.store(to + 2, mean / total, is_row)
+    tl.store(to + 3, spread / total, is_row)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def describe_maps(
-    positions, rows, sums, centre, A, E, num_chunks,
-    G: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+def describe(
+    x, positions, cells, scales, sums, rows, H, W, E, prefix, num_cells, chunk, num_chunks, eps,
+    G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
+    HEADS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """``rows``; and by the programs after those, ``centre``, the mean of all cells."""
-    of_y, blocks = tl.cdiv(A, ROWS), tl.cdiv(A, ROWS) + tl.cdiv(E, ROWS)
-    program = tl.program_id(0)
-    if program < G * blocks:
-        g, block = program // blocks, program % blocks
-        of_rows = block < of_y
-        linear, square = _parameters(positions, g, of_rows)
-        length, before = tl.where(of_rows, A, E), tl.where(of_rows, 0, A)
-        i = (block - tl.where(of_rows, 0, of_y)) * ROWS + tl.arange(0, ROWS)
-        most = tl.full((ROWS,), -float('inf'), tl.float32)
-        total, mean, spread = tl.zeros_like(most), tl.zeros_like(most), tl.zeros_like(most)
-        for start in range(0, length, COLUMNS):
-            j = start + tl.arange(0, COLUMNS)[None, :]
-            offset = (i[:, None] - j).to(tl.float32)
-            score = tl.where(j < length, _score(offset, linear, square), -float('inf'))
-            now = tl.maximum(most, tl.max(score, axis=1))
-            weight, shrink = tl.exp(score - now[:, None]), tl.exp(most - now)
-            total = total * shrink + tl.sum(weight, axis=1)
-            mean = mean * shrink + tl.sum(weight * offset, axis=1)
-            spread = spread * shrink + tl.sum(weight * offset * offset, axis=1)
-            most = now
-        to = rows + (g * (A + E) + before + i) * 4
-        is_row = i < length
-        tl.store(to, most, is_row)
-        tl.store(to + 1, 1 / total, is_row)
-        tl.store(to + 2, mean / total, is_row)
-        tl.store(to + 3, spread / total, is_row)
+    """``rows`` by the first programs; cells by the others, which do not need them."""
+    program, A = tl.program_id(0), num_cells // E
+    of_rows = G * (tl.cdiv(A, ROWS) + tl.cdiv(E, ROWS))
+    if program < of_rows:
+        _describe_rows(program, positions, rows, A, E, ROWS, COLUMNS)
     else:
-        C: tl.constexpr = G * D
-        blocks_of_c: tl.constexpr = (C + COLUMNS - 1) // COLUMNS
-        b = ((program - G * blocks) // blocks_of_c).to(tl.int64)
-        c = (program - G * blocks) % blocks_of_c * COLUMNS + tl.arange(0, COLUMNS)
-        found = tl.zeros((COLUMNS,), tl.float32)
-        for start in range(0, num_chunks, ROWS):
-            part = start + tl.arange(0, ROWS)[:, None]
-            found += tl.sum(
-                tl.load(
-                    sums + (b * num_chunks + part) * C + c[None],
-                    (part < num_chunks) & (c[None] < C),
-                    0.0,
-                ),
-                axis=0,
-            )
-        tl.store(centre + b * C + c, found / (A * E), c < C)
+        _describe_cells(
+            program - of_rows, x, cells, scales, sums, H, W, E, prefix, num_cells, chunk, num_chunks,
+            eps, G, D, POOL, STABILIZE, HEADS, DEPTH, TOKENS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _middle(sums, b, channel, num_cells, chunk, num_chunks, C: tl.constexpr, PARTS: tl.constexpr):
+    """The mean of up to PARTS chunks of cells, spread over the image, of channels ``(1, n)``."""
+    part = tl.arange(0, PARTS)[:, None] * tl.cdiv(num_chunks, PARTS)
+    known = part < num_chunks
+    total = tl.load(sums + (b * num_chunks + part) * C + channel, known, 0.0)
+    count = tl.where(known, tl.minimum(num_cells - part * chunk, chunk), 0)
+    return tl.sum(total, axis=0, keep_dims=True) / tl.sum(count, axis=0, keep_dims=True)
 
 
 @triton.jit
 def _cell_values(
-    x, cells, scales, centre, b, g, cell, k, valid, prefix, num_cells,
+    x, cells, scales, middle, b, g, cell, k, valid, prefix, num_cells,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
 ):  # fmt: skip
-    """Values (k < D) and squares (k >= D) of cells, from the centre."""
+    """Values (k < D) and squares (k >= D) of cells, from the centre's value ``middle`` of each column."""
     C: tl.constexpr = G * D
     channel = g * D + k % D
     if POOL == 1:
@@ -160,17 +168,21 @@ def _cell_values(
             value *= tl.load(scales + (b * num_cells + cell) * G + g, valid, 0.0)
     else:
         value = tl.load(cells + (b * num_cells + cell) * C + channel, valid, 0.0)
-    value -= tl.load(centre + b * C + channel)
+    value -= middle
     return tl.where(valid, tl.where(k < D, value, value * value), 0.0)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def weigh(
-    x, cells, scales, centre, positions, rows, pairs, out, A, E, prefix,
+    x, cells, scales, sums, centre, positions, rows, pairs, out, A, E, prefix, chunk, num_chunks,
     G: tl.constexpr, D: tl.constexpr, POOL: tl.constexpr, STABILIZE: tl.constexpr,
     OF_ROWS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """``P_y`` (OF_ROWS) times values and squares of cells, or ``P_x`` times ``pairs``; both give pairs, ``out``."""
+    """``P_y`` (OF_ROWS) times values and squares of cells, or ``P_x`` times ``pairs``; both give pairs, ``out``.
+
+    The first also makes ``centre``, where there are ``sums`` to make it of.
+    """
     b, g = (tl.program_id(0) // G).to(tl.int64), tl.program_id(0) % G
     linear, square = _parameters(positions, g, OF_ROWS)
     length, others, step, across = E, A, 1, E
@@ -182,6 +194,15 @@ def weigh(
     row = rows + (g * (A + E) + (0 if OF_ROWS else A) + i) * 4
     most, inverse = tl.load(row, i < length, 0.0), tl.load(row + 1, i < length, 0.0)
     image = tl.program_id(0).to(tl.int64) * A * E * 2 * D
+    if OF_ROWS:
+        C: tl.constexpr = G * D
+        to = centre + b * C + g * D + k % D
+        if sums is None:
+            middle = tl.load(to)
+        else:
+            middle = _middle(sums, b, g * D + k % D, A * E, chunk, num_chunks, C, PARTS)
+            if tl.program_id(2) == 0:
+                tl.store(to, middle, n < D)
     found = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, length, STEP):
         j = start + tl.arange(0, STEP)
@@ -192,7 +213,7 @@ def weigh(
         cell, valid = j[:, None] * step + other * across, (j[:, None] < length) & (other < others)
         if OF_ROWS:
             value = _cell_values(
-                x, cells, scales, centre, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
+                x, cells, scales, middle, b, g, cell, k, valid, prefix, A * E, G, D, POOL, STABILIZE
             )
         else:
             value = tl.load(pairs + image + cell * (2 * D) + k, valid, 0.0)

@@ -47,7 +47,7 @@ def assert_equals_float64(norm, tokens, layout, accepted=1e-4):
     with recorded(run=True) as launches:
         grad = torch.randn(tokens.shape).to(tokens.dtype)
         found = step(by_kernels(norm), tokens, layout, grad)
-    assert len(launches) == 11
+    assert len(launches) == 9
     exact = step(deepcopy(norm).double(), tokens.double(), layout, grad)
     for name, value in found.items():
         assert value.isfinite().all(), name
@@ -140,14 +140,13 @@ def test_any_sizes(height, width, prefix, heads, depth, pool, stabilize, dtype):
 
 
 def test_blocks_and_chunks_do_not_matter(monkeypatch):
-    """Those of a GPU, and others."""
+    """Those of a GPU, and others; also where the centre is of a part of the chunks."""
     norm, layout = randomised(DTN(8, 2)), Layout((4, 10), 1)
     tokens = random_tokens(layout, 8)
-    for programs, tile, columns in ((1024, 1024, 64), (5, 64, 16), (1, 4096, 128)):
-        monkeypatch.setattr(gpu_dtn, 'PROGRAMS', programs)
-        monkeypatch.setattr(gpu_dtn, 'TILE', tile)
-        monkeypatch.setattr(gpu_dtn, 'COLUMNS', columns)
-        monkeypatch.setattr(gpu_dtn, 'GRADIENT_COLUMNS', columns)
+    names = 'PROGRAMS', 'TILE', 'PARTS', 'COLUMNS', 'GRADIENT_COLUMNS'
+    for sizes in ((1024, 1024, 32, 64), (1024, 64, 2, 64), (5, 64, 1, 16), (1, 4096, 32, 128)):
+        for name, size in zip(names, (*sizes, sizes[-1]), strict=True):
+            monkeypatch.setattr(gpu_dtn, name, size)
         assert_equals_float64(norm, tokens, layout)
 
 
@@ -165,7 +164,7 @@ def test_the_operator_and_a_graph():
             grad = torch.randn_like(tokens)
             found, expected = (step(each, tokens, grid, grad) for each in (graph, norm))
             torch.testing.assert_close([*found.values()], [*expected.values()])
-    assert len(launches) == 44
+    assert len(launches) == 36
 
 
 def test_layouts_in_memory_second_derivatives_and_empty_batches():
