@@ -87,6 +87,8 @@ def test_the_last_complete_checkpoint(run, damages, last, words):
 def test_a_later_file_than_the_last_checkpoint_is_left_alone(run):
     torch.save(dict(w=1), run / 'epoch_11.pth')
     assert last_complete_checkpoint(run)[0].endswith('epoch_10.pth')
+    cut(run / 'epoch_10.pth')
+    assert last_complete_checkpoint(run)[0].endswith('epoch_9.pth')
     (run / 'last_checkpoint').unlink()
     assert last_complete_checkpoint(run)[0].endswith('epoch_11.pth')
     assert last_complete_checkpoint(run / 'new') == (None, [])
