@@ -90,28 +90,33 @@ def mask_fault(mask: Any, size: tuple[int, int] | None) -> str | None:
         is_list_of_numbers(shape) and len(shape) == 2 and size in (None, tuple(shape)) and counts
     ):
         return f'run lengths of size {shape}, image {size and list(size)}'
-    if not isinstance(counts, str) and not (is_list_of_numbers(counts) and min(counts) >= 0):
-        return 'counts are neither a text nor a list of numbers from 0'
-    # pycocotools would read on behind lengths that end too soon.
-    pixels = sum(counts) if isinstance(counts, list) else _pixels(counts)
+    if not isinstance(counts, str) and not is_list_of_numbers(counts):
+        return 'counts are neither a text nor a list of finite numbers'
     wanted = shape[0] * shape[1]
+    lengths = counts if isinstance(counts, list) else _lengths(counts)
+    if outside := [each for each in lengths if not 0 <= each <= wanted]:
+        return f'a run length of {outside[0]}, image of {wanted} pixels'
+    # pycocotools would read on behind lengths that end too soon.
+    pixels = sum(lengths)
     return None if pixels == wanted else f'run lengths of {pixels} pixels, image of {wanted}'
 
 
-def _pixels(text: str) -> int:
-    """The sum of the run lengths that a text of pycocotools holds: groups of five bits above character 48, of which the
-    sixth says that more follow; from the fourth on, each is the difference to the one before the last."""
+def _lengths(text: str) -> list[int]:
+    """The run lengths that a text of pycocotools holds: groups of five bits above character 48, of which the sixth says
+    that more follow; from the fourth on, each is the difference to the one before the last."""
     codes = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
     last = np.flatnonzero(codes & 32 == 0)
     if not last.size:
-        return 0
+        return []
     codes = codes[: last[-1] + 1]
     first = np.append(0, last[:-1] + 1)
     # More than 12 groups are no length of an image.
     shift = 5 * np.minimum(np.arange(codes.size) - np.repeat(first, last - first + 1), 12)
     values = np.add.reduceat((codes & 31) << shift, first)
     values -= np.where(codes[last] & 16, 1 << np.minimum(shift[last] + 5, 62), 0)
-    return int(values[0]) + sum(int(np.cumsum(values[start::2]).sum()) for start in (1, 2))
+    for start in (1, 2):
+        values[start::2] = np.cumsum(values[start::2])
+    return values.tolist()
 
 
 _CROWDS = {None: 0, '0': 0, '1': 1}

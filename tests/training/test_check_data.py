@@ -126,6 +126,8 @@ REFUSED = {
     'an id twice': (changed(*IMAGE, 'id', to=1), "1 values of 'id' in 'images' appear more than once: 1"),
     'an id is a list': (
         changed(*BOX, 'image_id', to=[1]), r"1 values of 'image_id' .* or a text; name or id: '2 \(\[1\]\)'"),
+    'an id of 64 bits': (
+        changed(*BOX, 'id', to=2**63), "1 values of 'id' in 'annotations' are not an integer or a text"),
     'a category twice': (
         changed('categories', 1, 'name', to='red cell'), "1 values of 'name' in 'categories' appear more than once"),
     'unknown classes': (
@@ -159,6 +161,8 @@ REFUSED = {
         changed(*BOX, 'bbox', to=[96.9999999, 9, 9, 9]), r"left inside their image, in float32; ids: '2 \(0.jpg\)'"),
     'a sliver at the left': (
         changed(*BOX, 'bbox', to=[9, -9.0, 9, 9.0000001]), r"left inside their image, in float32; ids: '2 \(0.jpg\)'"),
+    'a sliver of some steps of float32': (
+        changed(*BOX, 'bbox', to=[96.99997, -3, 9, 9]), r"left inside their image, in float32; ids: '2 \(0.jpg\)'"),
     'all are crowds': (all_are_crowds, r"no usable box is left: 12 boxes mark crowds"),
     'all polygons are of two points': (of_two_points, "no usable box is left"),
     'iscrowd is text': (changed(*BOX, 'iscrowd', to='0'), "1 values of 'iscrowd' are neither 0 nor 1; ids of boxes: 2"),
@@ -341,6 +345,8 @@ class TestCoco:
             dict(filter_cfg=None, pipeline=[dict(resize, scale=(1600, 800), ratio_range=(1, 2))]),
         ):
             assert self.check(caplog, **options)[0] is None
+        at_test = dict(test_mode=True, filter_cfg=dict(min_size=3))  # nothing is filtered then
+        assert words in self.check(caplog, **at_test, pipeline=[resize])[0]
         small = dict(resize, scale=(1600, 800), ratio_range=(0.1, 1))
         assert words in self.check(caplog, filter_cfg=None, pipeline=[small])[0]
 

@@ -98,6 +98,16 @@ FAULTS = {
         'of size [9, 9]',
         False,
     ),
+    'a length below 0': (
+        first(segmentation=dict(size=[SIDE, SIDE], counts=[10, -5, 1595])),
+        'a run length of -5, image of 1600 pixels',
+        False,
+    ),
+    'a length below 0, compressed': (  # the same lengths
+        first(segmentation=dict(size=[SIDE, SIDE], counts=':Kka1')),
+        'a run length of -5, image of 1600 pixels',
+        False,
+    ),
 }
 
 

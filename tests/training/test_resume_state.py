@@ -229,6 +229,17 @@ def test_a_state_is_not_read_beyond_its_end(fused, trained, tmp_path):
         assert 'exp_avg must be of shape' in text
 
 
+def test_a_full_memory_is_no_fault_of_the_file():
+    def step():
+        raise torch.OutOfMemoryError('CUDA out of memory')
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    optimizer.step = step
+    resume_state._name_file_at_first_step(optimizer, 'FILE')
+    with pytest.raises(torch.OutOfMemoryError, match='CUDA'):
+        optimizer.step()
+
+
 OPTIMIZERS = {
     'SGD': dict(momentum=0.9), 'Adam': dict(amsgrad=True), 'NAdam': {}, 'RAdam': {}, 'Adamax': {}, 'Adagrad': {},
     'Adadelta': {}, 'ASGD': {}, 'Rprop': {}, 'RMSprop': dict(momentum=0.9, centered=True),
