@@ -201,9 +201,12 @@ def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
     end = commands.refused('predict.py', checkpoint, 'one.png', '--out', 'found')
     assert end.startswith('error: --out: found holds an earlier run (classes.txt, pictures,')
     shutil.rmtree(tmp_path / 'found')
+    shutil.copy(tmp_path / 'clip.mp4', tmp_path / 'clip2.mp4')
     for folder in ('predictions', 'predictions-2'):
         assert f'see {folder}\n' in commands('predict.py', checkpoint, '.', '--score', 0)
-        assert len([*(tmp_path / folder).rglob('*.*')]) == 3
+        assert len([*(tmp_path / folder).rglob('*.*')]) == 4
+        drawn = (tmp_path / folder / 'pictures').glob('*.mp4')
+        assert [len(mmcv.VideoReader(str(each))) for each in drawn] == [4, 4]
 
 
 def test_refusals_in_one_line(commands, checkpoint, tmp_path):

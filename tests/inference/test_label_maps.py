@@ -50,12 +50,15 @@ def image(height, width):
 
 def label_map(model, of, **options):
     (result,) = model.predict(of, **options)
-    assert result.label_map.dtype == np.uint8 and result.label_map.shape == of.shape[:2]
+    few = len(model.classes) <= 256
+    assert result.label_map.dtype == (np.uint8 if few else np.int16)
+    assert result.label_map.shape == of.shape[:2]
     return result.label_map
 
 
 HEADS = {
     'classes': dict(),
+    'more classes than 8 bits': dict(classes=257),
     'corners': dict(align_corners=True),
     'one channel': dict(classes=2, out_channels=1, threshold=0.9),
 }

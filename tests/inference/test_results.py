@@ -100,6 +100,12 @@ def test_a_label_map_is_drawn_and_written(tmp_path):
     with Image.open(tmp_path / 'deep' / 'a.png') as image:
         assert image.mode == 'P' and image.getpalette()[:6] == [0, 0, 200, 200, 0, 0]
         assert (np.asarray(image) == labels).all()
+    for count, mode in ((256, 'P'), (257, 'I;16')):
+        found.classes = [str(number) for number in range(count)]
+        found.label_map = np.full((HEIGHT, WIDTH), count - 1, np.int16)
+        found.save_label_map(tmp_path / f'{count}.png')
+        with Image.open(tmp_path / f'{count}.png') as image:
+            assert image.mode == mode and (np.asarray(image) == count - 1).all()
     with pytest.raises(ValueError, match='has no label map'):
         result().save_label_map(tmp_path / 'b.png')
 
