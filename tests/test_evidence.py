@@ -327,13 +327,12 @@ def test_records_come_one_by_one_and_what_has_one_is_not_run_again(tmp_path, mon
 
 def test_pages_say_what_the_records_say():
     pages = [(REPO / 'docs' / name).read_text() for name in ('evidence.md', 'fine_tuning.md')]
-    under_way = pages[0].partition('## Under way')[2].partition('\n## ')[0]
     for name, experiment in plan.EXPERIMENTS.items():
         start, end = f'<!-- {name}: written by the command -->', f'<!-- end of {name} -->'
         path = REPO / f'benchmarks/records/evidence_{name}.json'
         runs = evidence.current_runs(path, experiment)
         assert len(runs) == len(evidence.read_runs(path))
-        assert runs or f'`{name}`' in under_way
+        assert runs
         table = statistics.markdown(experiment, runs)
         for page in pages:
             assert start not in page or replace_table(page, table, start, end) == page
