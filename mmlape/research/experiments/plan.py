@@ -197,8 +197,9 @@ def _compare(
 _PAIR = {name: POSITIONS[name] for name in ('default', 'LaPE')}
 
 
-def _primary(data: str, seeds: int = 5, recipe: Recipe | None = None) -> Experiment:
-    question = 'does LaPE give better results than default joining?'
+def _primary(data: str, seeds: int = 5, step: str = '') -> Experiment:
+    which, recipe = (f', with the recipe {step}', STEPS[data][step]) if step else ('', None)
+    question = f'does LaPE give better results than default joining{which}?'
     options: dict[str, Any] = dict(comparisons=4, views=('0.5x', '2x', 'corrupted'))
     return _compare(data, question, _PAIR, 'default', recipe, seeds=seeds, **options)
 
@@ -243,7 +244,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     **{data: _primary(data) for data in STEPS},
     'camvid': _primary('camvid', seeds=20),
-    'bccd-light': _primary('bccd', recipe=STEPS['bccd']['light']),
+    'bccd-light': _primary('bccd', step='light'),
     'cifar10-position': _compare('cifar10', 'which position?', POSITIONS, 'default', seeds=3),
     'cifar10-norm': _compare('cifar10', 'which norm?', NORMS, 'LN', seeds=3, views=('corrupted',)),
     'cifar10-muon': _compare(
