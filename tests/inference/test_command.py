@@ -180,15 +180,15 @@ def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
     for number in range(4):
         writer.write(np.full((40, 64, 3), 60 * number, np.uint8))
     writer.release()
-    write(tmp_path / 'one.png')
+    write(tmp_path / 'one.5.png')
     (tmp_path / 'found').mkdir()
     said = commands(
-        'predict.py', checkpoint, 'clip.mp4', 'one.png', '--json', '--out', 'found', '--score', 0
+        'predict.py', checkpoint, 'clip.mp4', 'one.5.png', '--json', '--out', 'found', '--score', 0
     )
     lines = said.splitlines()
     assert lines[-1].startswith('5 images, ')
     assert [line.partition(': ')[0] for line in lines if ' ms' in line] == [
-        '1/5  clip.mp4 at 0:00 of 0:01', '5/5  one.png',
+        '1/5  clip.mp4 at 0:00 of 0:01', '5/5  one.5.png',
     ]  # fmt: skip
     video = mmcv.VideoReader(str(tmp_path / 'found/pictures/clip.mp4'))
     assert (
@@ -196,9 +196,9 @@ def test_a_video_is_drawn_frame_by_frame(commands, checkpoint, tmp_path):
     )  # a legend
     images = json.loads((tmp_path / 'found/predictions.json').read_text())['images']
     assert [entry.get('frame') for entry in images] == [0, 1, 2, 3, None]
-    assert (tmp_path / 'found/pictures/one.jpg').exists()
+    assert (tmp_path / 'found/pictures/one.5.jpg').exists()
     # A second run keeps its files apart.
-    end = commands.refused('predict.py', checkpoint, 'one.png', '--out', 'found')
+    end = commands.refused('predict.py', checkpoint, 'one.5.png', '--out', 'found')
     assert end.startswith('error: --out: found holds an earlier run (classes.txt, pictures,')
     shutil.rmtree(tmp_path / 'found')
     shutil.copy(tmp_path / 'clip.mp4', tmp_path / 'clip2.mp4')

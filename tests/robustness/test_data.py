@@ -79,6 +79,8 @@ def test_all_test_sets():
     assert [cell.test_set for cell in few] == ['clean', 'fog/3']
     with pytest.raises(ValueError, match='seed must be at least 0, got -1'):
         cells_of(Config.fromfile(DETECTOR), seed=-1)
+    with pytest.raises(ValueError, match='there is neither nowhere/fog/3 nor'):
+        cells_of(Config.fromfile(DETECTOR), ['fog'], [3], imagenet_c=Path('nowhere'))
 
 
 def test_the_published_images_are_not_cropped_again(tmp_path):
