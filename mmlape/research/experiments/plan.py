@@ -198,7 +198,8 @@ _PAIR = {name: POSITIONS[name] for name in ('default', 'LaPE')}
 
 
 def _primary(data: str, seeds: int = 5, step: str = '') -> Experiment:
-    which, recipe = (f', with the recipe {step}', STEPS[data][step]) if step else ('', None)
+    recipe = STEPS[data][step] if step else None
+    which = f', with the recipe {step}' if step else ''
     question = f'does LaPE give better results than default joining{which}?'
     options: dict[str, Any] = dict(comparisons=4, views=('0.5x', '2x', 'corrupted'))
     return _compare(data, question, _PAIR, 'default', recipe, seeds=seeds, **options)
