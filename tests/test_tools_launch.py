@@ -61,21 +61,22 @@ def test_one_machine(started):
     assert os.environ['OMP_NUM_THREADS'] == '1'
 
 
-def test_several_machines(started):
+def test_several_machines(started, capsys):
     here = dict(NODE_RANK='2', MASTER_ADDR='10.0.0.7', PORT='29511')
     assert started(f'test --nodes 4 {MASK_RCNN} --gpus=4 https://host/a.pth --tta', **here) == [
         '--nnodes=4', '--nproc-per-node=4', '--node-rank=2', '--master-addr=10.0.0.7', '--master-port=29511',
         '-m', 'mmlape', 'test', '--launcher=pytorch', MASK_RCNN, '--launcher=pytorch', 'https://host/a.pth', '--tta',
     ]  # fmt: skip
+    assert capsys.readouterr().err == 'waiting for 4 machines at 10.0.0.7:29511\n'
 
 
 @pytest.mark.parametrize(('given', 'resume'), [('', ['--resume']), (' --resume=auto', [])])
 def test_machines_that_come_back(started, given, resume):
     """They join the rendezvous again, whatever their number, and resume."""
     asked = f'train {MASK_RCNN}{given} --gpus 2 --nodes 1:3 --max-restarts 5'
-    assert started(asked, MASTER_ADDR='first', NODE_RANK='1') == [
+    assert started(asked, MASTER_ADDR='localhost', NODE_RANK='1') == [
         '--nnodes=1:3', '--nproc-per-node=2',
-        '--rdzv-backend=c10d', '--rdzv-endpoint=first:29500', '--max-restarts=5',
+        '--rdzv-backend=c10d', '--rdzv-endpoint=localhost:29500', '--max-restarts=5',
         '-m', 'mmlape', 'train', MASK_RCNN, *given.split(), *['--launcher=pytorch'] * 3, *resume,
     ]  # fmt: skip
 
@@ -142,7 +143,14 @@ def test_mistakes(options, words, monkeypatch, capsys):
     [
         ('--gpus 2', 'PORT', 'http', "PORT must be a number from 1 to 65535, got 'http'"),
         ('--gpus 2', 'PORT', '65536', "PORT must be a number from 1 to 65535, got '65536'"),
-        ('--gpus 2', 'NODE_RANK', '-1', "NODE_RANK must be a number of at least 0, got '-1'"),
+        ('--gpus 2', 'NODE_RANK', '-1', "NODE_RANK must be a number from 0 to 0, got '-1'"),
+        ('--gpus 2 --nodes 3', 'NODE_RANK', '3', "NODE_RANK must be a number from 0 to 2, got '3'"),
+        (
+            '--nodes 2 --max-restarts 1',
+            'MASTER_ADDR',
+            'no machine',
+            "MASTER_ADDR must be the address of a machine, got 'no machine': ",
+        ),
         (
             '--slurm gpu',
             'CPUS_PER_TASK',
@@ -160,11 +168,13 @@ def test_mistakes(options, words, monkeypatch, capsys):
 )
 def test_mistakes_in_the_environment(options, name, value, words, monkeypatch, capsys):
     monkeypatch.setattr('shutil.which', lambda name: name)
+    monkeypatch.setenv('MASTER_ADDR', 'localhost')
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, 'argv', ['train.py', MASK_RCNN, *options.split()])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(TOOLS / 'train.py'), run_name='__main__')
-    assert (end.value.code, capsys.readouterr().err) == (2, f'error: {words}\n')
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith(f'error: {words}') and said.count('\n') == 1
 
 
 @pytest.mark.parametrize(('signalled', 'status'), [(True, 130), (False, 3)])

@@ -111,6 +111,13 @@ def _free_port() -> int:
         return found.getsockname()[1]
 
 
+def _check_address(name: str) -> None:
+    try:
+        socket.getaddrinfo(name, None)
+    except (OSError, UnicodeError) as error:
+        wrong_usage(f'MASTER_ADDR must be the address of a machine, got {name!r}: {error}')
+
+
 def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
     """Run torchrun without its tracebacks: processes that end with an error, or by Ctrl-C, have said why."""
     from torch.distributed import DistError
@@ -121,8 +128,9 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
 
     gpus, environ = options.gpus or 1, os.environ
     address = environ.get('MASTER_ADDR', '127.0.0.1')
+    several = options.nodes not in (None, '1')
     # On one machine, trainings beside each other need different ones.
-    port = _port(_free_port() if options.nodes in (None, '1') else 29500)
+    port = _port(29500 if several else _free_port())
     if options.max_restarts:
         # The only rendezvous that a lost machine can join again; with torch 2.11 only where the store is not shared, as
         # those that stay tell its address once.
@@ -130,12 +138,16 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
         where = ['--rdzv-backend=c10d', f'--rdzv-endpoint={address}:{port}']
         where.append(f'--max-restarts={options.max_restarts}')
     else:
-        rank = _number('NODE_RANK', 0, least=0)
+        rank = _number('NODE_RANK', 0, least=0, most=int(options.nodes or 1) - 1)
         where = [f'--node-rank={rank}', f'--master-addr={address}', f'--master-port={port}']
     if gpus > 1:  # what torchrun sets then, with a warning of five lines
         environ.setdefault('OMP_NUM_THREADS', '1')
     for name in ('agent.server.api', 'multiprocessing.api'):
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
+    if several:
+        _check_address(address)
+        # PyTorch waits for minutes, and says nothing.
+        sys.stderr.write(f'waiting for {options.nodes} machines at {address}:{port}\n')
     count = [f'--nnodes={options.nodes or 1}', f'--nproc-per-node={gpus}']
     program = ['-m', 'mmlape', command, *arguments]
     try:
