@@ -6,7 +6,14 @@ from .attention import (
     DifferentialAttention,
     SpatialReductionAttention,
 )
-from .basic import NormedLinear, PatchConv2d, PlainLinear, build_map_norm, init_linear
+from .basic import (
+    NormedLinear,
+    PatchConv2d,
+    PlainLinear,
+    build_map_norm,
+    for_convolutions,
+    init_linear,
+)
 from .block import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock
 from .deformable import (
     DeformableAttention,

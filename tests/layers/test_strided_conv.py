@@ -1,10 +1,12 @@
-"""Strided convolutions of narrow maps in bfloat16, which PyTorch leaves unwritten, and of patches side by side."""
+"""Convolutions on CPUs: strided ones of narrow maps in bfloat16, which PyTorch leaves unwritten, patches side by side,
+and the layout of maps in memory."""
 
 import copy
 from functools import partial
 
 import pytest
 import torch
+from backbone_variants import build_adapter, build_eomt, build_light_adapter
 from torch import nn
 from torch.profiler import profile
 
@@ -54,3 +56,27 @@ def test_patches_of_other_maps():
     tokens = torch.randn(1, 5 * 6, 5).transpose(1, 2).unflatten(2, (5, 6))
     for maps in (torch.randn(1, 5, 4, 6), tokens, tokens.transpose(2, 3)[:, :, :4]):
         torch.testing.assert_close(conv(maps), nn.Conv2d.forward(conv, maps))
+
+
+@pytest.mark.parametrize('build', [build_adapter, build_light_adapter, build_eomt])
+@pytest.mark.parametrize(
+    ('processor', 'training', 'channel_by_channel'),
+    [
+        ('AVX2', True, True),
+        ('AVX2', False, False),
+        ('AVX512', True, False),
+        ('AVX512', False, False),
+    ],
+)
+def test_layout_in_memory(build, processor, training, channel_by_channel, monkeypatch):
+    """Without AVX-512, gradients of weights take two to three times as long where channels are last."""
+    monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: processor)
+    model, seen = build(), set()
+    for name, part in model.named_modules():
+        convolves = isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and part.groups == 1
+        # The ViT takes images as they are; 1 x 1 is a product.
+        if convolves and max(part.kernel_size) > 1 and 'patch_embed' not in name:
+            part.register_forward_pre_hook(lambda _, args: seen.add(args[0].is_contiguous()))
+    with torch.set_grad_enabled(training):
+        model(torch.randn(2, 3, 64, 96))
+    assert seen == {channel_by_channel}
