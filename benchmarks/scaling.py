@@ -146,6 +146,7 @@ def exponents(found: dict) -> list[str]:
 def draw(found: dict, axis: str, path: Path) -> None:
     """A row of panels for each network, a column for each measure."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     from mmlape.apps.report import save_figure
 
@@ -165,6 +166,8 @@ def draw(found: dict, axis: str, path: Path) -> None:
             panel.set_title(title if number == 0 else '', fontsize=9)
             ticks = [at for at in TICKS if str(at) in axes.get(axis, {})]
             panel.set_xticks(ticks, ticks)
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter('{x:g}')
             panel.minorticks_off()
             panel.tick_params(labelsize=8)
             panel.grid(alpha=0.3)

@@ -11,7 +11,7 @@ from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
 from mmlape.checks import check_options, check_positive_int, check_rate
-from mmlape.layers import Attention, for_convolutions
+from mmlape.layers import Attention, fast_memory_format
 from mmlape.layout import Layout
 from mmlape.position import AttentionPlan
 from mmlape.registry import MODELS
@@ -171,7 +171,7 @@ class ScaleBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """``(B, C, 2 * H, 2 * W)``."""
-        return self.norm(self.conv2(self.act(self.conv1(for_convolutions(maps)))))
+        return self.norm(self.conv2(self.act(self.conv1(fast_memory_format(maps)))))
 
 
 def _with_mask(plan: StagePlan, layout: Layout, mask: Tensor) -> StagePlan:

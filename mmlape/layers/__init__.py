@@ -11,7 +11,7 @@ from .basic import (
     PatchConv2d,
     PlainLinear,
     build_map_norm,
-    for_convolutions,
+    fast_memory_format,
     init_linear,
 )
 from .block import Block, ParallelBlock, PostNormBlock, SeveralBranchesBlock, StreamNormBlock

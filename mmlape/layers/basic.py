@@ -51,12 +51,11 @@ class NormedLinear(PlainLinear):
         return self.norm(super().forward(tokens), layout)
 
 
-def for_convolutions(maps: Tensor) -> Tensor:
-    """Maps ``(B, C, H, W)`` as convolutions of a CPU compute fastest, with the channels of a cell side by side in
-    memory; elsewhere as they are.
+def fast_memory_format(maps: Tensor) -> Tensor:
+    """Maps ``(B, C, H, W)`` in the memory format in which convolutions are fastest on a CPU; elsewhere unchanged.
 
-    Without AVX-512, oneDNN then takes two to three times as long for gradients of weights (torch 2.15), so that maps
-    of a training are put channel by channel.
+    That is channels last, but contiguous for training without AVX-512: there oneDNN's gradients of weights take two to
+    three times as long with channels last (torch 2.15).
     """
     if not maps.is_cpu or is_tracing():
         return maps

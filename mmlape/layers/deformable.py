@@ -20,7 +20,7 @@ from mmlape.layout import cached
 from mmlape.runtime.autocast import cast_once, without_autocast
 from mmlape.runtime.tracing import is_eager, is_exporting
 
-from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, for_convolutions
+from .basic import DropPath, PatchConv2d, StridedConv2d, build_map_norm, fast_memory_format
 from .mlp import ConvMlp
 
 Shapes = tuple[tuple[int, int], ...]
@@ -416,7 +416,7 @@ class SpatialPrior(nn.Module):
     def forward(self, image: Tensor) -> list[Tensor]:
         """``(B, in_channels, H, W)`` to a map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4
         to 32."""
-        maps = [self.stem(for_convolutions(image))]
+        maps = [self.stem(fast_memory_format(image))]
         for index in range(1, self.out_indices[-1] + 1):
             maps.append(getattr(self, f'conv{index + 1}')(maps[-1]))
         return [getattr(self, f'fc{index + 1}')(maps[index]) for index in self.out_indices]

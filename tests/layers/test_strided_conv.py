@@ -1,5 +1,5 @@
 """Convolutions on CPUs: strided ones of narrow maps in bfloat16, which PyTorch leaves unwritten, patches side by side,
-and the layout of maps in memory."""
+and the memory format of maps."""
 
 import copy
 from functools import partial
@@ -60,7 +60,7 @@ def test_patches_of_other_maps():
 
 @pytest.mark.parametrize('build', [build_adapter, build_light_adapter, build_eomt])
 @pytest.mark.parametrize(
-    ('processor', 'training', 'channel_by_channel'),
+    ('processor', 'training', 'contiguous'),
     [
         ('AVX2', True, True),
         ('AVX2', False, False),
@@ -68,8 +68,8 @@ def test_patches_of_other_maps():
         ('AVX512', False, False),
     ],
 )
-def test_layout_in_memory(build, processor, training, channel_by_channel, monkeypatch):
-    """Without AVX-512, gradients of weights take two to three times as long where channels are last."""
+def test_memory_format(build, processor, training, contiguous, monkeypatch):
+    """Without AVX-512, gradients of weights take two to three times as long with channels last."""
     monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: processor)
     model, seen = build(), set()
     for name, part in model.named_modules():
@@ -79,4 +79,4 @@ def test_layout_in_memory(build, processor, training, channel_by_channel, monkey
             part.register_forward_pre_hook(lambda _, args: seen.add(args[0].is_contiguous()))
     with torch.set_grad_enabled(training):
         model(torch.randn(2, 3, 64, 96))
-    assert seen == {channel_by_channel}
+    assert seen == {contiguous}
