@@ -154,6 +154,7 @@ def machine() -> dict:
     return {
         'device': cuda or 'CPU',
         'processor': _processor(),
+        'instructions': torch.backends.cpu.get_cpu_capability(),
         'cpus': os.cpu_count(),
         'threads': torch.get_num_threads(),
         'load_1_min': round(os.getloadavg()[0], 2),

@@ -77,7 +77,11 @@ def test_a_run_prints_and_records(dtype, monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     'records',
     [
-        {'AMD EPYC': 'upstream_cpu', 'Intel Xeon': 'upstream_cpu_intel'},
+        {
+            'AMD EPYC': 'upstream_cpu',
+            'Intel Xeon': 'upstream_cpu_intel',
+            'AMD EPYC, AVX2': 'upstream_cpu_avx2',
+        },
         {'float32': 'upstream_h200', 'bfloat16': 'upstream_h200_bf16'},
     ],
 )

@@ -59,7 +59,7 @@ def fast_memory_format(maps: Tensor) -> Tensor:
     """
     if not maps.is_cpu or is_tracing():
         return maps
-    if torch.is_grad_enabled() and not torch.backends.cpu.get_cpu_capability().startswith('AVX512'):
+    if torch.is_grad_enabled() and torch.backends.cpu.get_cpu_capability() != 'AVX512':
         return maps.contiguous()
     return maps.contiguous(memory_format=torch.channels_last)
 
