@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import re
 import shutil
 from pathlib import Path
 
@@ -106,6 +107,9 @@ def test_a_full_disk_costs_one_checkpoint(tmp_path, full_disk):
     assert runner.iter == 12 and len(seen_by(runner)) == 12
     assert checkpoints(tmp_path) == ['iter_10.pth', 'iter_12.pth', 'iter_8.pth']
     assert not list(tmp_path.glob('.*'))
+    (log,) = tmp_path.glob('*/*.log')
+    said = r'ERROR - .*iter_6\.pth could not be written.* the newest is .*iter_4\.pth'
+    assert len(re.findall(said, log.read_text())) == 1
 
 
 def test_a_full_disk_leaves_the_older_checkpoints(tmp_path, full_disk):
