@@ -72,8 +72,11 @@ def test_the_old_one_is_there_until_the_new_one_is(tmp_path, monkeypatch):
         assert any(other.startswith('best') for other in names)
 
 
+@pytest.mark.parametrize('hooks', [[], [dict(type='mmlape.ResumeCheckHook')]])
 @pytest.mark.parametrize('save_best', ['mIoU', ['mIoU', 'aAcc']])
-def test_an_earlier_best_goes_where_a_kill_came_before_its_end(save_best, tmp_path, monkeypatch):
+def test_an_earlier_best_goes_where_a_kill_came_before_its_end(
+    save_best, hooks, tmp_path, monkeypatch
+):
     """The folder is copied before the run goes on; the original stays as it is."""
 
     def bests(folder):
@@ -95,7 +98,7 @@ def test_an_earlier_best_goes_where_a_kill_came_before_its_end(save_best, tmp_pa
     shutil.copytree(killed, copied)
     assert len(bests(copied)) == 2 * len(bests(whole))
     cfg = toy_config(copied, **options)
-    cfg.custom_hooks.append(dict(type='mmlape.ResumeCheckHook'))
+    cfg.custom_hooks += hooks
     runner = toy_run(cfg, copied / 'iter_8.pth')
     assert runner.iter == 12 and bests(copied) == bests(whole)
     assert len(bests(killed)) == 2 * len(bests(whole))
@@ -125,6 +128,17 @@ def test_a_full_disk_leaves_the_older_checkpoints(tmp_path, full_disk):
     again = toy_run(toy_config(tmp_path, checkpoint=dict(save_best=None)), tmp_path / 'iter_4.pth')
     assert seen_by(again).items() <= seen_by(whole).items()
     assert checkpoints(tmp_path) == checkpoints(tmp_path / 'whole')
+
+
+def test_a_full_disk_forgets_no_best_checkpoint(tmp_path, full_disk):
+    def infos(folder):
+        found = toy_run(toy_config(tmp_path / folder)).message_hub.runtime_info
+        return {name: found[name] for name in found.keys() - {'cfg', 'experiment_name'}}
+
+    expected = infos('run')
+    shutil.rmtree(tmp_path / 'run')
+    full_disk.add('iter_6')
+    assert 'best_score' in expected and infos('run') == expected
 
 
 def test_a_best_checkpoint_that_cannot_be_written_is_not_the_best(tmp_path, full_disk):
