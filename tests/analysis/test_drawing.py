@@ -172,6 +172,10 @@ def test_pictures_of_the_flow(rng):
     assert [title for title, *_ in shown] == ['position', 'query', 'key', 'value']
     for (_, values, _), role in zip(shown, roles, strict=True):
         assert np.array_equal(values, getattr(flow, role)[3])
+    order = np.argsort(-flow.likeness('summed')).tolist()
+    for draw, default in ((draw_layers, [order[0], order[-1]]), (draw_position_alone, order[:3])):
+        found, expected = maps_of(draw(flow)), maps_of(draw(flow, default))
+        assert np.array_equal([each[1] for each in found], [each[1] for each in expected])
     flow.position[:] *= 9
     largest = max(abs(each).max() for each in (flow.patches, flow.position, flow.summed))
     shown = maps_of(draw_sum(flow))
