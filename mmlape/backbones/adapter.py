@@ -209,7 +209,7 @@ class ViTAdapter(AdapterBackbone):
             for level, shape in zip(pyramid.split([h * w for h, w in shapes], dim=1), shapes)
         ]
         if self.up is not None:
-            finest = [self.up(fast_memory_format(levels[0])) + finest[0]]
+            finest = [self.up(fast_memory_format(levels[0], self.training)) + finest[0]]
         maps = dict(zip(self.spm.out_indices, (*finest, *levels)))
         added = vit_maps if self.vit_feature == 'per_stage' else vit_maps[-1:] * len(STRIDES)
         return tuple(

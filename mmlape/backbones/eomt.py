@@ -171,7 +171,7 @@ class ScaleBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """``(B, C, 2 * H, 2 * W)``."""
-        return self.norm(self.conv2(self.act(self.conv1(fast_memory_format(maps)))))
+        return self.norm(self.conv2(self.act(self.conv1(fast_memory_format(maps, self.training)))))
 
 
 def _with_mask(plan: StagePlan, layout: Layout, mask: Tensor) -> StagePlan:

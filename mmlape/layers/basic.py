@@ -51,15 +51,15 @@ class NormedLinear(PlainLinear):
         return self.norm(super().forward(tokens), layout)
 
 
-def fast_memory_format(maps: Tensor) -> Tensor:
+def fast_memory_format(maps: Tensor, training: bool) -> Tensor:
     """Maps ``(B, C, H, W)`` in the memory format in which convolutions are fastest on a CPU; elsewhere unchanged.
 
-    That is channels last, but contiguous for training without AVX-512: there oneDNN's gradients of weights take two to
+    That is channels last, but contiguous in training without AVX-512: there oneDNN's gradients of weights take two to
     three times as long with channels last (torch 2.15).
     """
     if not maps.is_cpu or is_tracing():
         return maps
-    if torch.is_grad_enabled() and torch.backends.cpu.get_cpu_capability() != 'AVX512':
+    if training and torch.backends.cpu.get_cpu_capability() != 'AVX512':
         return maps.contiguous()
     return maps.contiguous(memory_format=torch.channels_last)
 

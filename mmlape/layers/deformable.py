@@ -416,7 +416,7 @@ class SpatialPrior(nn.Module):
     def forward(self, image: Tensor) -> list[Tensor]:
         """``(B, in_channels, H, W)`` to a map ``(B, C, ceil(H / s), ceil(W / s))`` per entry of ``out_indices``, s = 4
         to 32."""
-        maps = [self.stem(fast_memory_format(image))]
+        maps = [self.stem(fast_memory_format(image, self.training))]
         for index in range(1, self.out_indices[-1] + 1):
             maps.append(getattr(self, f'conv{index + 1}')(maps[-1]))
         return [getattr(self, f'fc{index + 1}')(maps[index]) for index in self.out_indices]

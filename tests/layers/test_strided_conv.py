@@ -77,6 +77,5 @@ def test_memory_format(build, processor, training, contiguous, monkeypatch):
         # The ViT takes images as they are; 1 x 1 is a product.
         if convolves and max(part.kernel_size) > 1 and 'patch_embed' not in name:
             part.register_forward_pre_hook(lambda _, args: seen.add(args[0].is_contiguous()))
-    with torch.set_grad_enabled(training):
-        model(torch.randn(2, 3, 64, 96))
+    model.train(training)(torch.randn(2, 3, 64, 96))
     assert seen == {contiguous}
