@@ -120,12 +120,6 @@ def _check_address(name: str) -> None:
 
 def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[str]) -> NoReturn:
     """Run torchrun without its tracebacks: processes that end with an error, or by Ctrl-C, have said why."""
-    from torch.distributed import DistError
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.run import main as torchrun
-
     gpus, environ = options.gpus or 1, os.environ
     address = environ.get('MASTER_ADDR', '127.0.0.1')
     several = options.nodes not in (None, '1')
@@ -140,13 +134,20 @@ def _by_torchrun(options: argparse.Namespace, command: str, arguments: Sequence[
     else:
         rank = _number('NODE_RANK', 0, least=0, most=int(options.nodes or 1) - 1)
         where = [f'--node-rank={rank}', f'--master-addr={address}', f'--master-port={port}']
+    if several:
+        _check_address(address)
+    # Slow, so after all that refuses.
+    from torch.distributed import DistError
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.run import main as torchrun
+
     if gpus > 1:  # what torchrun sets then, with a warning of five lines
         environ.setdefault('OMP_NUM_THREADS', '1')
     for name in ('agent.server.api', 'multiprocessing.api'):
         logging.getLogger(f'torch.distributed.elastic.{name}').setLevel(logging.CRITICAL)
-    if several:
-        _check_address(address)
-        # PyTorch waits for minutes, and says nothing.
+    if several:  # PyTorch waits for minutes, and says nothing
         sys.stderr.write(f'waiting for {options.nodes} machines at {address}:{port}\n')
     count = [f'--nnodes={options.nodes or 1}', f'--nproc-per-node={gpus}']
     program = ['-m', 'mmlape', command, *arguments]
